@@ -1,0 +1,105 @@
+package tracker
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Kind says what a board event reports. One mutation is one event.
+type Kind string
+
+// The kinds of board events that this version makes.
+const (
+	KindCreated    Kind = "card.created"
+	KindMoved      Kind = "card.moved"
+	KindLabeled    Kind = "card.labeled"
+	KindUnlabeled  Kind = "card.unlabeled"
+	KindEdited     Kind = "card.edited"
+	KindAssigned   Kind = "card.assigned"
+	KindUnassigned Kind = "card.unassigned"
+)
+
+// Kinds lists the kinds of board events that this version makes.
+func Kinds() []Kind {
+	return []Kind{KindCreated, KindMoved, KindLabeled, KindUnlabeled, KindEdited, KindAssigned, KindUnassigned}
+}
+
+// ActorKind says what sort of actor caused an event.
+type ActorKind string
+
+// The sorts of actors. A person whose token a bot uses is a human.
+const (
+	ActorHuman  ActorKind = "human"
+	ActorBot    ActorKind = "bot"
+	ActorSystem ActorKind = "system"
+)
+
+// Actor is who caused an event. ID is a bot's id for this system's bots, and
+// the login for somebody of a forge; Via names the hook that brought it.
+type Actor struct {
+	Kind ActorKind `json:"kind"`
+	ID   string    `json:"id"`
+	Name string    `json:"name,omitempty"`
+	Via  string    `json:"via,omitempty"`
+}
+
+// Cause is what an event goes back to: the (subscription, card) pairs whose
+// effects led to it. Its length is the depth of the chain.
+type Cause struct {
+	Chain []CauseLink `json:"chain,omitempty"`
+}
+
+// CauseLink is one link of a cause.
+type CauseLink struct {
+	SubscriptionID string `json:"subscription_id"`
+	CardID         string `json:"card_id"`
+}
+
+// Has reports whether the pair is already a link of the chain.
+func (c Cause) Has(subscriptionID, cardID string) bool {
+	for _, l := range c.Chain {
+		if l.SubscriptionID == subscriptionID && l.CardID == cardID {
+			return true
+		}
+	}
+	return false
+}
+
+// Then returns the cause extended by one link.
+func (c Cause) Then(subscriptionID, cardID string) Cause {
+	chain := make([]CauseLink, 0, len(c.Chain)+1)
+	return Cause{Chain: append(append(chain, c.Chain...), CauseLink{subscriptionID, cardID})}
+}
+
+// BoardEvent is one change of one card, with the card before and after it.
+type BoardEvent struct {
+	// EID is the event's identity from its making on: "board:" and a fresh
+	// uuid for each attempt at a change, never derived from the card (E1, E5).
+	EID   string    `json:"eid"`
+	Kind  Kind      `json:"kind"`
+	At    time.Time `json:"at"` // database time, milliseconds
+	Actor Actor     `json:"actor"`
+
+	BoardID string `json:"board_id"`
+	CardID  string `json:"card_id"`
+	CardRev int64  `json:"card_rev"`
+
+	// Before is nil for a card that did not exist, and for one whose state
+	// before is not known (BeforeUnknown: first sight through an edit). An
+	// event without After carries no snapshot (an older or foreign emitter).
+	Before        *Snapshot `json:"before,omitempty"`
+	After         *Snapshot `json:"after,omitempty"`
+	BeforeUnknown bool      `json:"before_unknown,omitempty"`
+
+	// Added and Removed are the labels or assignees that the change names.
+	Added      []string `json:"added,omitempty"`
+	Removed    []string `json:"removed,omitempty"`
+	FromColumn string   `json:"from_column,omitempty"`
+	ToColumn   string   `json:"to_column,omitempty"`
+
+	Cause Cause `json:"cause,omitempty,omitzero"`
+}
+
+// NewBoardEID returns a fresh id for a board event.
+func NewBoardEID() string { return "board:" + uuid.Must(uuid.NewV7()).String() }
