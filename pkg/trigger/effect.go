@@ -1,0 +1,162 @@
+package trigger
+
+import (
+	"strings"
+	"time"
+)
+
+// EffectKind says what a row is. An absent kind means launch (R1).
+type EffectKind string
+
+// KindLaunch launches a bot.
+const KindLaunch EffectKind = "launch"
+
+// Known reports whether this version may claim rows of the kind (R2).
+func (k EffectKind) Known() bool { return k == KindLaunch || k == "" }
+
+// State is where a row stands (design section 4).
+type State string
+
+// The states that this version brings rows into.
+const (
+	StatePending State = "pending"
+	StateClaimed State = "claimed"
+	StateDone    State = "done"
+	StateFailed  State = "failed"
+)
+
+// Live reports whether a worker still has to do something about the row.
+func (s State) Live() bool { return s == StatePending || s == StateClaimed }
+
+// Outcome says how a done row ended.
+type Outcome string
+
+// The outcomes that this version gives.
+const (
+	OutcomeLaunched             Outcome = "launched"
+	OutcomeOneShotSpent         Outcome = "one_shot_spent"
+	OutcomeSubscriptionGone     Outcome = "subscription_gone"
+	OutcomeSubscriptionDisabled Outcome = "subscription_disabled"
+	OutcomeNoLongerMatches      Outcome = "no_longer_matches"
+	OutcomeCardGone             Outcome = "card_gone"
+	OutcomeBotGone              Outcome = "bot_gone"
+	OutcomeLoopCut              Outcome = "loop_cut"
+)
+
+// Reason says why a failed row failed.
+type Reason string
+
+// The reasons that this version gives.
+const (
+	ReasonExhausted      Reason = "exhausted"
+	ReasonPermanent      Reason = "permanent"
+	ReasonLeaseExhausted Reason = "lease_exhausted"
+)
+
+// AttemptsMax is how many attempts a row gets (W4, W5).
+const AttemptsMax = 5
+
+// ErrorsKept is how many of its latest errors a row keeps.
+const ErrorsKept = 5
+
+// Effect is one row of the effect outbox: what one subscription owes for one
+// event.
+type Effect struct {
+	// ID is the row's key and the launch's idempotency key:
+	// "<event id>|<subscription id>" (R1, W12).
+	ID       string     `json:"id"`
+	TenantID string     `json:"tenant_id"`
+	Kind     EffectKind `json:"kind"`
+	// Lane is the queue that the row waits in: LaneBot(bot id).
+	Lane  string `json:"lane"`
+	State State  `json:"state"`
+	// NotBefore is when a live row is due, in database time: for a pending
+	// row its next attempt, for a claimed one the end of its lease. One field
+	// serves both, so that one command reads a lane's next due time.
+	NotBefore time.Time `json:"not_before"`
+
+	SubscriptionID       string      `json:"subscription_id"`
+	SubscriptionRevision int64       `json:"subscription_revision"`
+	BotID                string      `json:"bot_id"`
+	Replay               ReplayClass `json:"replay"`
+	Rank                 int         `json:"rank"`
+	// Consume are the one-shot labels that the effect spends (W7).
+	Consume []string `json:"consume,omitempty"`
+
+	EventSeq int64  `json:"event_seq"`
+	CardID   string `json:"card_id"`
+	CardRev  int64  `json:"card_rev"`
+	// Event is the whole event with its snapshots: the row outlives the log
+	// entry (R4).
+	Event Event `json:"event"`
+
+	// ClaimID is fresh for each claim and stays on the row afterwards, so that
+	// a settle that is sent again is recognized (W2).
+	ClaimID   string    `json:"claim_id,omitempty"`
+	Worker    string    `json:"worker,omitempty"`
+	ClaimedAt time.Time `json:"claimed_at,omitempty,omitzero"`
+	// Attempts counts the claims that could have executed; it travels in a
+	// header. Generation counts the times that a done row was run again.
+	Attempts   int `json:"attempts"`
+	Generation int `json:"generation"`
+
+	// Plan is what the row launches, fixed before its label is spent (W7).
+	Plan *LaunchPlan `json:"plan,omitempty"`
+	// ConsumeMarked: the label is known to be spent for this row (W7).
+	ConsumeMarked bool `json:"consume_marked,omitempty"`
+	// Rendered is the launch's body as first sent: every attempt sends the
+	// same bytes (W12).
+	Rendered string `json:"rendered,omitempty"`
+
+	Outcome Outcome        `json:"outcome,omitempty"`
+	Reason  Reason         `json:"reason,omitempty"`
+	RunID   string         `json:"run_id,omitempty"`
+	Errors  []AttemptError `json:"errors,omitempty"`
+
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+	DoneAt    time.Time `json:"done_at,omitempty,omitzero"`
+}
+
+// LaunchPlan is all that a launch needs, kept on the row before the one-shot
+// label is taken off the card: whatever becomes of the subscription or the
+// card afterwards, this is what launches (W7). The bot's address and secret
+// are not in it: they are looked up when it launches.
+type LaunchPlan struct {
+	BotID string `json:"bot_id"`
+	// Body is the rendered request body.
+	Body string `json:"body"`
+}
+
+// AttemptError is one failed attempt.
+type AttemptError struct {
+	At      time.Time `json:"at"`
+	Attempt int       `json:"attempt"`
+	Message string    `json:"message"`
+}
+
+// EffectID is the key of what a subscription owes for an event (R1).
+func EffectID(eventID, subscriptionID string) string { return eventID + "|" + subscriptionID }
+
+// EffectEventID returns the event's part of a launch row's key.
+func EffectEventID(effectID string) string {
+	event, _, _ := strings.Cut(effectID, "|")
+	return event
+}
+
+// IdempotencyKey is the key under which the row launches: its id, and for a
+// later generation "<id>#<generation>" (W12).
+func (e *Effect) IdempotencyKey() string {
+	if e.Generation == 0 {
+		return e.ID
+	}
+	return e.ID + "#" + itoa(e.Generation)
+}
+
+// Fence returns the credential of the claim that the row was read under.
+func (e *Effect) Fence() Fence {
+	return Fence{TenantID: e.TenantID, EffectID: e.ID, ClaimID: e.ClaimID}
+}
+
+// LaneBot is the lane of a bot's rows.
+func LaneBot(botID string) string { return "bot:" + botID }

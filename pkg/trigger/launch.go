@@ -1,0 +1,109 @@
+package trigger
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/triggerd/triggerd/pkg/tracker"
+)
+
+// LaunchRequest is one attempt at one launch.
+type LaunchRequest struct {
+	// Key is the idempotency key: the same in every attempt (W12).
+	Key        string
+	Attempt    int
+	Generation int
+	URL        string
+	// Secret signs the request; never logged.
+	Secret []byte
+	// Body is the JSON to send, byte for byte.
+	Body string
+}
+
+// Launched is a bot's answer to a launch it accepted.
+type Launched struct{ RunID string }
+
+// Launcher reaches a bot. Launch returns a *LaunchError for whatever the bot
+// or the way to it did; its message holds no secret. Safe for concurrent use.
+type Launcher interface {
+	Launch(ctx context.Context, r LaunchRequest) (Launched, error)
+}
+
+// LaunchError says why a launch did not succeed.
+type LaunchError struct {
+	Message string
+	// Permanent: trying again can't help; the row fails at once (W5).
+	Permanent bool
+	// RetryAfter is how long the bot asked to be left alone; 0 if it didn't.
+	RetryAfter time.Duration
+}
+
+func (e *LaunchError) Error() string { return e.Message }
+
+// LaunchBody is the JSON body of a launch. Nothing in it depends on the
+// attempt: that travels in headers (W12).
+type LaunchBody struct {
+	Type         string             `json:"type"` // "launch"
+	EffectID     string             `json:"effect_id"`
+	TenantID     string             `json:"tenant_id"`
+	Event        LaunchEvent        `json:"event"`
+	Card         LaunchCard         `json:"card"`
+	Subscription LaunchSubscription `json:"subscription"`
+	Bot          LaunchBot          `json:"bot"`
+	Args         map[string]string  `json:"args"`
+	Vars         map[string]string  `json:"vars"`
+}
+
+// LaunchEvent is the event that fired, with its id.
+type LaunchEvent struct {
+	ID string `json:"id"`
+	Event
+}
+
+// LaunchCard is the card's text as of the launch. Its state as of the event
+// stands in the event's snapshots.
+type LaunchCard struct {
+	ID       string            `json:"id"`
+	Rev      int64             `json:"rev"`
+	Title    string            `json:"title"`
+	Body     string            `json:"body"`
+	External *tracker.External `json:"external,omitempty"`
+}
+
+// LaunchSubscription is the subscription that fired.
+type LaunchSubscription struct {
+	ID       string `json:"id"`
+	Name     string `json:"name"`
+	Revision int64  `json:"revision"`
+}
+
+// LaunchBot is the bot that is launched.
+type LaunchBot struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
+
+func renderLaunch(row *Effect, s *Subscription, b *Bot, card *tracker.Card) (string, error) {
+	body := LaunchBody{
+		Type: "launch", EffectID: row.ID, TenantID: row.TenantID,
+		Event:        LaunchEvent{ID: row.Event.ID(), Event: row.Event},
+		Card:         LaunchCard{ID: card.ID, Rev: card.Rev, Title: card.Title, Body: card.Body, External: card.External},
+		Subscription: LaunchSubscription{ID: s.ID, Name: s.Name, Revision: s.Revision},
+		Bot:          LaunchBot{ID: b.ID, Name: b.Name},
+		Args:         orEmpty(s.Args), Vars: orEmpty(s.Vars),
+	}
+	out, err := json.Marshal(body)
+	if err != nil {
+		return "", fmt.Errorf("render launch %s: %w", row.ID, err)
+	}
+	return string(out), nil
+}
+
+func orEmpty(m map[string]string) map[string]string {
+	if m == nil {
+		return map[string]string{}
+	}
+	return m
+}

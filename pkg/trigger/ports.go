@@ -1,0 +1,250 @@
+package trigger
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/triggerd/triggerd/pkg/tracker"
+)
+
+// The ports. Every method takes the tenant: an id alone opens nothing. Reads
+// see only what a majority holds, writes are acknowledged by a majority. A
+// method returns tracker.ErrNotFound and tracker.ErrConflict where it says so;
+// any other error is transient and, for a write, leaves open whether it was
+// applied (T2). All methods are safe for concurrent use, by any number of
+// replicas.
+
+// ErrEventExists says that an insert met an event that is already there: its
+// seq or its eid is taken. It is no proof that the other one will stay: look
+// again (E2).
+var ErrEventExists = errors.New("an event with this seq or eid exists")
+
+// Clock tells the database's time, to the millisecond: all times that
+// replicas compare are of this clock (W11).
+type Clock interface{ Now() time.Time }
+
+// EventLog is the log of events, one per tenant.
+type EventLog interface {
+	// SeqAllocate gives out n consecutive seqs, marks the tenant's head dirty
+	// and returns the first. It makes the head if there is none, seeded from
+	// what the store knows of the tenant (T4).
+	SeqAllocate(ctx context.Context, tenantID string, n int) (first int64, err error)
+	// EventInsertMany inserts the events in their order, in one command, and
+	// stops at the first that meets one already there: ErrEventExists, the
+	// ones before it are in.
+	EventInsertMany(ctx context.Context, tenantID string, events []Event) error
+	// EventFillVoids gives up the seqs first..last that are not taken.
+	EventFillVoids(ctx context.Context, tenantID string, first, last int64) error
+	// EventSeqsByEID returns the seqs of those events that are in the log.
+	EventSeqsByEID(ctx context.Context, tenantID string, eids []string) (map[string]int64, error)
+	// EventList returns the events with after < seq <= upTo, by seq.
+	EventList(ctx context.Context, tenantID string, after, upTo int64) ([]Event, error)
+}
+
+// Heads keeps each tenant's seq and cursor.
+type Heads interface {
+	// HeadGet returns the head, or tracker.ErrNotFound.
+	HeadGet(ctx context.Context, tenantID string) (*Head, error)
+	// HeadsDirty returns up to limit tenants whose log is ahead of their
+	// cursor and that are not backing off, longest due first (T6).
+	HeadsDirty(ctx context.Context, now time.Time, limit int) ([]string, error)
+	// HeadAdvance moves the cursor from one seq to a later one, if it still
+	// stands at from and to was given out; it reports whether it did (T4).
+	HeadAdvance(ctx context.Context, tenantID string, from, to int64) (bool, error)
+	// HeadDefer keeps a dirty tenant from being drained before until (T6).
+	HeadDefer(ctx context.Context, tenantID string, until time.Time) error
+}
+
+// EffectRef is what the tail must know of a row that it owes.
+type EffectRef struct {
+	ID        string    `json:"id"`
+	Lane      string    `json:"lane"`
+	State     State     `json:"state"`
+	NotBefore time.Time `json:"not_before"`
+}
+
+// Fence is the credential of a claim: a write that carries it reaches the row
+// only while the row is claimed under this very claim id (W2).
+type Fence struct {
+	TenantID string
+	EffectID string
+	ClaimID  string
+}
+
+// Complete reports whether the credential is whole.
+func (f Fence) Complete() bool { return f.TenantID != "" && f.EffectID != "" && f.ClaimID != "" }
+
+// ErrFenceLost says that a fenced write found the row no longer claimed under
+// its claim id, and wrote nothing (W2).
+var ErrFenceLost = errors.New("claim no longer held")
+
+// ClaimParams asks for rows of one lane.
+type ClaimParams struct {
+	TenantID string
+	Lane     string
+	Worker   string
+	// ClaimID is fresh for each claim (W1).
+	ClaimID string
+	Now     time.Time
+	// LeaseEnd is when the claim runs out, in database time.
+	LeaseEnd time.Time
+	Limit    int
+}
+
+// Settle ends one claim of one row.
+type Settle struct {
+	Fence
+	At time.Time
+	// To is the state that the row takes: done, failed, or pending to be
+	// tried again at NotBefore.
+	To        State
+	Outcome   Outcome
+	Reason    Reason
+	RunID     string
+	NotBefore time.Time
+	// Error is appended to the row's errors.
+	Error *AttemptError
+	// Rendered, when set, is kept on the row for the attempts to come (W12).
+	Rendered string
+	// HandBack returns a row that was not started: its attempt is taken back
+	// (W10).
+	HandBack bool
+}
+
+// EffectListParams asks for a page of a tenant's rows, newest id last.
+type EffectListParams struct {
+	TenantID string
+	State    State // any if empty
+	AfterID  string
+	Limit    int
+}
+
+// EffectOutbox keeps the rows.
+type EffectOutbox interface {
+	// EffectMaterialize inserts those of the rows that are absent and changes
+	// none that is there, whatever state it reached (R3). It returns what the
+	// store now holds of all of them.
+	EffectMaterialize(ctx context.Context, tenantID string, rows []Effect) ([]EffectRef, error)
+	// EffectClaim claims up to Limit due pending rows of known kinds, one
+	// attempt added to each, and returns the ones that carry the claim id
+	// (W1). After an error it returns what the claim id's rows say.
+	EffectClaim(ctx context.Context, p ClaimParams) ([]Effect, error)
+	// EffectReclaim does the same for at most one claimed row whose lease ran
+	// out; a row out of attempts is parked failed instead, under the claim id,
+	// and returned in that state (W4).
+	EffectReclaim(ctx context.Context, p ClaimParams) (*Effect, error)
+	// EffectSettleMany settles each row whose claim is still held, and reports
+	// for each, in order, whether it stands: true also when the very same
+	// settle had been applied before (W2). A settle without a whole
+	// credential fails the call before anything is written.
+	EffectSettleMany(ctx context.Context, settles []Settle) ([]bool, error)
+	// EffectPlan keeps the launch plan on the row; ErrFenceLost (W7).
+	EffectPlan(ctx context.Context, f Fence, plan LaunchPlan) error
+	// EffectMarkConsumed sets ConsumeMarked; ErrFenceLost (W7).
+	EffectMarkConsumed(ctx context.Context, f Fence) error
+	// EffectGet returns the row, or tracker.ErrNotFound.
+	EffectGet(ctx context.Context, tenantID, effectID string) (*Effect, error)
+	// EffectListByEvent returns the rows of one event, by id.
+	EffectListByEvent(ctx context.Context, tenantID, eventID string) ([]Effect, error)
+	// EffectList returns a page of rows, by id.
+	EffectList(ctx context.Context, p EffectListParams) ([]Effect, error)
+	// EffectNextDue returns the earliest NotBefore of the lane's live rows of
+	// known kinds, read by one command; ok is false when there is none.
+	EffectNextDue(ctx context.Context, tenantID, lane string) (due time.Time, ok bool, err error)
+}
+
+// Lane is a hint that a queue has rows due. Rows are the truth.
+type Lane struct {
+	TenantID string    `json:"tenant_id"`
+	Lane     string    `json:"lane"`
+	DueAt    time.Time `json:"due_at,omitempty,omitzero"` // zero: not due
+	// Version changes with every mark, so that a mark is never cleared by
+	// somebody who had not seen it.
+	Version int64 `json:"version"`
+}
+
+// LaneMark asks for a lane to be looked at from Due on.
+type LaneMark struct {
+	TenantID string
+	Lane     string
+	Due      time.Time
+}
+
+// Lanes keeps the lanes.
+type Lanes interface {
+	// LaneMarkMany brings each lane's due time forward to the mark's, never
+	// back, and gives it a new version.
+	LaneMarkMany(ctx context.Context, marks []LaneMark) error
+	// LanesDue returns up to limit due lanes, longest due first.
+	LanesDue(ctx context.Context, now time.Time, limit int) ([]Lane, error)
+	// LaneReschedule sets the lane's due time (zero: not due) if its version
+	// is still the one that was read before its rows were; it reports whether
+	// it did.
+	LaneReschedule(ctx context.Context, lane Lane, due time.Time) (bool, error)
+}
+
+// SubscriptionRef names one state of one subscription.
+type SubscriptionRef struct {
+	ID       string `json:"id"`
+	Revision int64  `json:"revision"`
+}
+
+// Config keeps what people configure. A Save is conditional on the revision
+// before the one that the value carries (a new thing carries 1): ErrConflict
+// when it is another, or when the tenant already has one of that name.
+type Config interface {
+	TenantGet(ctx context.Context, tenantID string) (*Tenant, error)
+	TenantSave(ctx context.Context, t *Tenant) error
+	BoardGet(ctx context.Context, tenantID, id string) (*tracker.Board, error)
+	BoardList(ctx context.Context, tenantID string) ([]tracker.Board, error)
+	BoardSave(ctx context.Context, b *tracker.Board) error
+	BotGet(ctx context.Context, tenantID, id string) (*Bot, error)
+	BotList(ctx context.Context, tenantID string) ([]Bot, error)
+	BotSave(ctx context.Context, b *Bot) error
+	HookGet(ctx context.Context, tenantID, id string) (*Hook, error)
+	HookList(ctx context.Context, tenantID string) ([]Hook, error)
+	HookSave(ctx context.Context, h *Hook) error
+	SubscriptionGet(ctx context.Context, tenantID, id string) (*Subscription, error)
+	SubscriptionList(ctx context.Context, tenantID string) ([]Subscription, error)
+	// SubscriptionRefs returns the enabled subscriptions' ids and revisions,
+	// from an index.
+	SubscriptionRefs(ctx context.Context, tenantID string) ([]SubscriptionRef, error)
+	SubscriptionSave(ctx context.Context, s *Subscription) error
+}
+
+// Deliveries remembers inbound deliveries by hook, for 30 days.
+type Deliveries interface {
+	// DeliverySeen reports whether the delivery was recorded.
+	DeliverySeen(ctx context.Context, tenantID, hookID, deliveryID string) (bool, error)
+	// DeliveryRecord records a delivery that is stored. Again is no error.
+	DeliveryRecord(ctx context.Context, tenantID, hookID, deliveryID string, at time.Time) error
+}
+
+// Tokens keeps API tokens, as hashes.
+type Tokens interface {
+	TokenCreate(ctx context.Context, t *Token) error
+	// TokenByHash returns the token, active or not, or tracker.ErrNotFound.
+	TokenByHash(ctx context.Context, hash string) (*Token, error)
+	TokenList(ctx context.Context) ([]Token, error)
+	// TokenRevoke revokes a token, or returns tracker.ErrNotFound.
+	TokenRevoke(ctx context.Context, id string, at time.Time) error
+}
+
+// Store is all that one replica keeps.
+type Store interface {
+	Clock
+	tracker.CardStore
+	EventLog
+	Heads
+	EffectOutbox
+	Lanes
+	Config
+	Deliveries
+	Tokens
+	// Ping reports whether the store answers.
+	Ping(ctx context.Context) error
+}
+
+// DeliveriesKept is how long delivery ids are remembered.
+const DeliveriesKept = 30 * 24 * time.Hour

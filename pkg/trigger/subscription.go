@@ -1,0 +1,177 @@
+package trigger
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/triggerd/triggerd/pkg/tracker"
+)
+
+// Subscription is a trigger that a board user attached: which events fire it,
+// and which bot it launches.
+type Subscription struct {
+	TenantID string `json:"tenant_id"`
+	ID       string `json:"id"`
+	Name     string `json:"name"`
+	// Revision grows with every write.
+	Revision int64 `json:"revision"`
+	Enabled  bool  `json:"enabled"`
+	// ActiveFromSeq is the tenant's seq as read before the write that enabled
+	// the subscription: it fires only for later events (T7).
+	ActiveFromSeq int64 `json:"active_from_seq"`
+
+	On EventFilter `json:"on"`
+	If Conditions  `json:"if"`
+
+	BotID string `json:"bot_id"`
+	// Consume makes it one-shot: these labels are taken off the card, once
+	// for each effect (W7).
+	Consume []string `json:"consume,omitempty"`
+	// Rank decides which of several takers of one label gets it: the lowest.
+	Rank int `json:"rank"`
+	// Args and Vars are handed to the bot as they are.
+	Args map[string]string `json:"args,omitempty"`
+	Vars map[string]string `json:"vars,omitempty"`
+
+	Requires  []string  `json:"requires,omitempty"`
+	UpdatedAt time.Time `json:"updated_at"`
+}
+
+// EventFilter says which events a subscription looks at. An empty field
+// accepts any.
+type EventFilter struct {
+	Kinds []tracker.Kind `json:"kinds,omitempty"`
+	// From and To are column ids.
+	From    string   `json:"from,omitempty"`
+	To      string   `json:"to,omitempty"`
+	BoardID string   `json:"board_id,omitempty"`
+	Sources []Source `json:"sources,omitempty"`
+	// Actors are ids of people or bots, compared under tracker.Fold. A board
+	// event caused by a bot fires only a subscription that names the bot.
+	Actors []string `json:"actors,omitempty"`
+}
+
+// Conditions are conditions on the card's state.
+type Conditions struct {
+	Columns   []string `json:"columns,omitempty"`
+	LabelsAll []string `json:"labels_all,omitempty"`
+	LabelsAny []string `json:"labels_any,omitempty"`
+	// LabelsNone must all be absent.
+	LabelsNone []string `json:"labels_none,omitempty"`
+	// Assignees: at least one of them.
+	Assignees []string `json:"assignees,omitempty"`
+}
+
+func (c *Conditions) empty() bool {
+	return len(c.Columns)+len(c.LabelsAll)+len(c.LabelsAny)+len(c.LabelsNone)+len(c.Assignees) == 0
+}
+
+func (f *EventFilter) empty() bool {
+	return len(f.Kinds)+len(f.Sources)+len(f.Actors) == 0 && f.From == "" && f.To == "" && f.BoardID == ""
+}
+
+// firesOnEvent reports whether each accepted event fires the subscription,
+// instead of the edge of its state conditions (design section 5).
+func (s *Subscription) firesOnEvent() bool {
+	return len(s.On.Kinds) > 0 || s.On.From != "" || s.On.To != ""
+}
+
+// Limits of what a subscription may hold.
+const (
+	subscriptionListMax = 100
+	argsMax             = 50
+	argMaxBytes         = 4096
+)
+
+var argName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
+
+// Validate refuses a subscription that can't be served; the error is a
+// *tracker.FieldError.
+func (s *Subscription) Validate() error {
+	if !tracker.ValidTenantID(s.Name) {
+		return tracker.Fieldf("name", "must match [a-z0-9][a-z0-9-]{0,62}")
+	}
+	if s.BotID == "" {
+		return tracker.Fieldf("bot", "is required")
+	}
+	if s.On.empty() && s.If.empty() {
+		return tracker.Fieldf("on, if", "at least one event filter or state condition is required: a subscription that matches everything is refused")
+	}
+	if s.If.empty() && !s.firesOnEvent() {
+		return tracker.Fieldf("on, if", "name a kind, a from or to column, or a state condition: sources, boards and actors alone would match everything they do")
+	}
+	for i, k := range s.On.Kinds {
+		if !slices.Contains(tracker.Kinds(), k) {
+			return tracker.Fieldf(fmt.Sprintf("on.kinds[%d]", i), "must be one of %v", tracker.Kinds())
+		}
+	}
+	if (s.On.From != "" || s.On.To != "") && len(s.On.Kinds) > 0 && !slices.Contains(s.On.Kinds, tracker.KindMoved) &&
+		(s.On.From != "" || !slices.Contains(s.On.Kinds, tracker.KindCreated)) {
+		return tracker.Fieldf("on.kinds", "from and to need %s among the kinds", tracker.KindMoved)
+	}
+	for i, src := range s.On.Sources {
+		if src != SourceBoard {
+			return tracker.Fieldf(fmt.Sprintf("on.sources[%d]", i), "must be %q: nothing else emits events in this version", SourceBoard)
+		}
+	}
+	for _, l := range []struct {
+		field string
+		list  []string
+		max   int
+	}{
+		{"on.actors", s.On.Actors, tracker.AssigneeMaxBytes},
+		{"if.columns", s.If.Columns, tracker.LabelMaxBytes},
+		{"if.labels_all", s.If.LabelsAll, tracker.LabelMaxBytes},
+		{"if.labels_any", s.If.LabelsAny, tracker.LabelMaxBytes},
+		{"if.labels_none", s.If.LabelsNone, tracker.LabelMaxBytes},
+		{"if.assignees", s.If.Assignees, tracker.AssigneeMaxBytes},
+		{"consume", s.Consume, tracker.LabelMaxBytes},
+	} {
+		if err := validateList(l.field, l.list, l.max); err != nil {
+			return err
+		}
+	}
+	for i, c := range s.Consume {
+		if !slices.ContainsFunc(append(slices.Clone(s.If.LabelsAll), s.If.LabelsAny...), func(l string) bool {
+			return tracker.Fold(l) == tracker.Fold(c)
+		}) {
+			return tracker.Fieldf(fmt.Sprintf("consume[%d]", i), "must also stand in if.labels_all or if.labels_any: only a label that was asked for can be spent")
+		}
+	}
+	if err := validateArgs("args", s.Args); err != nil {
+		return err
+	}
+	return validateArgs("vars", s.Vars)
+}
+
+func validateList(field string, list []string, maxBytes int) error {
+	if len(list) > subscriptionListMax {
+		return tracker.Fieldf(field, "at most %d entries", subscriptionListMax)
+	}
+	for i, v := range list {
+		if tracker.Fold(v) == "" || len(v) > maxBytes {
+			return tracker.Fieldf(fmt.Sprintf("%s[%d]", field, i), "1 to %d bytes", maxBytes)
+		}
+	}
+	return nil
+}
+
+func validateArgs(field string, args map[string]string) error {
+	if len(args) > argsMax {
+		return tracker.Fieldf(field, "at most %d entries", argsMax)
+	}
+	for name, v := range args {
+		switch {
+		case !argName.MatchString(name):
+			return tracker.Fieldf(field, "names must match %s", argName)
+		case len(v) > argMaxBytes:
+			return tracker.Fieldf(field+"."+name, "at most %d bytes", argMaxBytes)
+		case strings.Contains(v, "${"):
+			return tracker.Fieldf(field+"."+name, "expressions (${…}) are not part of this version")
+		}
+	}
+	return nil
+}
