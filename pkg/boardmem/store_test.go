@@ -1,0 +1,18 @@
+package boardmem_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/triggerd/triggerd/pkg/boardmem"
+	"github.com/triggerd/triggerd/pkg/trigger"
+	"github.com/triggerd/triggerd/pkg/trigger/storetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(*testing.T) trigger.Store { return boardmem.New() })
+}

@@ -1,0 +1,163 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/triggerd/triggerd/pkg/tracker"
+	"github.com/triggerd/triggerd/pkg/trigger"
+)
+
+// faults is a store whose durable writes can be cut: before, as a write that
+// never reached the store, or after, as one whose answer was lost.
+type faults struct {
+	trigger.Store
+	mu sync.Mutex
+	// cut is asked at each point, "op:before" and "op:after"; the error it
+	// returns is the call's.
+	cut func(point string) error
+	// hook, if set, runs before the op's write, outside of any lock.
+	hook func(op string)
+	// eids are those of the card writes tried, in order.
+	eids []string
+	// holdCardWrite, if set, gets a card write instead of the store: its
+	// answer is the call's, and apply may be called later.
+	holdCardWrite func(apply func() error) error
+}
+
+var errCut = errors.New("cut")
+
+func (f *faults) setCut(cut func(point string) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cut = cut
+}
+
+func (f *faults) setHook(hook func(op string)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hook = hook
+}
+
+func (f *faults) at(point string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.cut == nil {
+		return nil
+	}
+	return f.cut(point)
+}
+
+func (f *faults) write(op string, do func() error) error {
+	f.mu.Lock()
+	hook := f.hook
+	f.mu.Unlock()
+	if hook != nil {
+		hook(op)
+	}
+	if err := f.at(op + ":before"); err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	return f.at(op + ":after")
+}
+
+// failOnce fails one point once.
+func failOnce(point string) func(string) error {
+	done := false
+	return func(p string) error {
+		if p != point || done {
+			return nil
+		}
+		done = true
+		return errCut
+	}
+}
+
+// dieAt lets n points pass and fails every one from then on: the process's
+// view ends, the store's stays. It counts the points in *seen.
+func dieAt(n int, seen *int) func(string) error {
+	return func(string) error {
+		*seen++
+		if *seen > n {
+			return errCut
+		}
+		return nil
+	}
+}
+
+func (f *faults) CardGet(ctx context.Context, tenantID, cardID string) (*tracker.Card, error) {
+	if err := f.at("CardGet:before"); err != nil {
+		return nil, err
+	}
+	return f.Store.CardGet(ctx, tenantID, cardID)
+}
+
+func (f *faults) CardWrite(ctx context.Context, w tracker.CardWrite) error {
+	if w.Event != nil {
+		f.mu.Lock()
+		f.eids = append(f.eids, w.Event.EID)
+		f.mu.Unlock()
+	}
+	if hold := f.holdCardWrite; hold != nil {
+		next := *w.Next.Clone()
+		w.Next = &next
+		return hold(func() error { return f.Store.CardWrite(context.WithoutCancel(ctx), w) })
+	}
+	return f.write("CardWrite", func() error { return f.Store.CardWrite(ctx, w) })
+}
+
+func (f *faults) CardPendingRemove(ctx context.Context, tenantID, cardID string, eids []string) error {
+	return f.write("CardPendingRemove", func() error { return f.Store.CardPendingRemove(ctx, tenantID, cardID, eids) })
+}
+
+func (f *faults) SeqAllocate(ctx context.Context, tenantID string, n int) (first int64, err error) {
+	err = f.write("SeqAllocate", func() error {
+		first, err = f.Store.SeqAllocate(ctx, tenantID, n)
+		return err
+	})
+	return first, err
+}
+
+func (f *faults) EventInsertMany(ctx context.Context, tenantID string, events []trigger.Event) error {
+	return f.write("EventInsertMany", func() error { return f.Store.EventInsertMany(ctx, tenantID, events) })
+}
+
+func (f *faults) EffectMaterialize(ctx context.Context, tenantID string, rows []trigger.Effect) (refs []trigger.EffectRef, err error) {
+	err = f.write("EffectMaterialize", func() error {
+		refs, err = f.Store.EffectMaterialize(ctx, tenantID, rows)
+		return err
+	})
+	return refs, err
+}
+
+func (f *faults) LaneMarkMany(ctx context.Context, marks []trigger.LaneMark) error {
+	return f.write("LaneMarkMany", func() error { return f.Store.LaneMarkMany(ctx, marks) })
+}
+
+func (f *faults) HeadAdvance(ctx context.Context, tenantID string, from, to int64) (ok bool, err error) {
+	err = f.write("HeadAdvance", func() error {
+		ok, err = f.Store.HeadAdvance(ctx, tenantID, from, to)
+		return err
+	})
+	return ok, err
+}
+
+func (f *faults) EffectPlan(ctx context.Context, fence trigger.Fence, plan trigger.LaunchPlan) error {
+	return f.write("EffectPlan", func() error { return f.Store.EffectPlan(ctx, fence, plan) })
+}
+
+func (f *faults) EffectMarkConsumed(ctx context.Context, fence trigger.Fence) error {
+	return f.write("EffectMarkConsumed", func() error { return f.Store.EffectMarkConsumed(ctx, fence) })
+}
+
+func (f *faults) EffectSettleMany(ctx context.Context, settles []trigger.Settle) (stands []bool, err error) {
+	err = f.write("EffectSettleMany", func() error {
+		stands, err = f.Store.EffectSettleMany(ctx, settles)
+		return err
+	})
+	return stands, err
+}
