@@ -1,0 +1,333 @@
+package boardmongo
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/triggerd/triggerd/pkg/trigger"
+)
+
+// knownKinds matches the kinds that this version may claim; an absent kind
+// means launch (R1, R2).
+var knownKinds = bson.D{{Key: "$in", Value: bson.A{trigger.KindLaunch, "", nil}}}
+
+func in[T any](list []T) bson.D { return bson.D{{Key: "$in", Value: list}} }
+
+// EffectMaterialize implements trigger.EffectOutbox (R3).
+func (s *Store) EffectMaterialize(ctx context.Context, tenantID string, rows []trigger.Effect) ([]trigger.EffectRef, error) {
+	ids := make([]string, len(rows))
+	for i := range rows {
+		if rows[i].TenantID != tenantID {
+			return nil, fmt.Errorf("materialize %s: row of another tenant", rows[i].ID)
+		}
+		ids[i] = rows[i].ID
+	}
+	refs, err := s.effectRefs(ctx, tenantID, ids)
+	if err != nil {
+		return nil, err
+	}
+	there := make(map[string]bool, len(refs))
+	for _, ref := range refs {
+		there[ref.ID] = true
+	}
+	var absent []doc[trigger.Effect]
+	for i := range rows {
+		if !there[rows[i].ID] {
+			absent = append(absent, doc[trigger.Effect]{rows[i].ID, rows[i]})
+		}
+	}
+	if len(absent) == 0 {
+		return refs, nil
+	}
+	ictx, cancel := s.op(ctx)
+	defer cancel()
+	_, err = s.db.Collection(collEffects).InsertMany(ictx, absent, options.InsertMany().SetOrdered(false))
+	switch {
+	case err == nil:
+		for _, d := range absent {
+			refs = append(refs, trigger.EffectRef{ID: d.V.ID, Lane: d.V.Lane, State: d.V.State, NotBefore: d.V.NotBefore})
+		}
+		return refs, nil
+	case onlyDuplicates(err):
+		// Another replica was there: what the store holds counts.
+		return s.effectRefs(ctx, tenantID, ids)
+	}
+	return nil, fmt.Errorf("insert %d rows of %s: %w", len(absent), tenantID, err)
+}
+
+func (s *Store) effectRefs(ctx context.Context, tenantID string, ids []string) ([]trigger.EffectRef, error) {
+	refs, err := findAll[trigger.EffectRef](ctx, s, collEffects,
+		bson.D{{Key: "_id", Value: in(ids)}, {Key: "tenant_id", Value: tenantID}},
+		options.Find().SetProjection(asc("id", "lane", "state", "not_before")))
+	if err != nil {
+		return nil, fmt.Errorf("look up %d rows of %s: %w", len(ids), tenantID, err)
+	}
+	return refs, nil
+}
+
+// dueFilter names the lane's rows of a state that are due.
+func dueFilter(p trigger.ClaimParams, state trigger.State) bson.D {
+	return bson.D{
+		{Key: "tenant_id", Value: p.TenantID},
+		{Key: "lane", Value: p.Lane},
+		{Key: "state", Value: state},
+		{Key: "not_before", Value: bson.D{{Key: "$lte", Value: p.Now}}},
+		{Key: "kind", Value: knownKinds},
+	}
+}
+
+// candidates reads some due rows, in no order: the claim's own filter decides.
+func (s *Store) candidates(ctx context.Context, p trigger.ClaimParams, state trigger.State, limit int) ([]trigger.Effect, error) {
+	return findAll[trigger.Effect](ctx, s, collEffects, dueFilter(p, state),
+		options.Find().SetLimit(int64(limit)).SetProjection(asc("id", "attempts", "claim_id")))
+}
+
+func claimUpdate(p trigger.ClaimParams) bson.D {
+	return bson.D{
+		{Key: "$set", Value: bson.D{
+			{Key: "state", Value: trigger.StateClaimed},
+			{Key: "claim_id", Value: p.ClaimID},
+			{Key: "worker", Value: p.Worker},
+			{Key: "claimed_at", Value: p.Now},
+			{Key: "not_before", Value: p.LeaseEnd},
+			{Key: "updated_at", Value: p.Now},
+		}},
+		{Key: "$inc", Value: bson.D{{Key: "attempts", Value: 1}}},
+	}
+}
+
+// EffectClaim implements trigger.EffectOutbox (W1).
+func (s *Store) EffectClaim(ctx context.Context, p trigger.ClaimParams) ([]trigger.Effect, error) {
+	found, err := s.candidates(ctx, p, trigger.StatePending, p.Limit)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	ids := make([]string, len(found))
+	for i := range found {
+		ids[i] = found[i].ID
+	}
+	uctx, cancel := s.op(ctx)
+	defer cancel()
+	_, err = s.db.Collection(collEffects).UpdateMany(uctx,
+		append(bson.D{{Key: "_id", Value: in(ids)}}, dueFilter(p, trigger.StatePending)...), claimUpdate(p))
+	// After an error the read decides; what it can't see yet is claimed by
+	// nobody who knows, and is due again when the lease ends.
+	rows, rerr := s.claimedBy(ctx, p, ids)
+	if rerr != nil {
+		return nil, errors.Join(err, rerr)
+	}
+	return rows, nil
+}
+
+func (s *Store) claimedBy(ctx context.Context, p trigger.ClaimParams, ids []string) ([]trigger.Effect, error) {
+	rows, err := findAll[trigger.Effect](ctx, s, collEffects, bson.D{
+		{Key: "_id", Value: in(ids)}, {Key: "tenant_id", Value: p.TenantID}, {Key: "claim_id", Value: p.ClaimID},
+	})
+	slices.SortFunc(rows, func(a, b trigger.Effect) int { return cmp.Compare(a.ID, b.ID) })
+	return rows, err
+}
+
+// EffectReclaim implements trigger.EffectOutbox (W4).
+func (s *Store) EffectReclaim(ctx context.Context, p trigger.ClaimParams) (*trigger.Effect, error) {
+	found, err := s.candidates(ctx, p, trigger.StateClaimed, 1)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	row := found[0]
+	update := claimUpdate(p)
+	if row.Attempts >= trigger.AttemptsMax {
+		update = bson.D{{Key: "$set", Value: bson.D{
+			{Key: "state", Value: trigger.StateFailed},
+			{Key: "reason", Value: trigger.ReasonLeaseExhausted},
+			{Key: "claim_id", Value: p.ClaimID},
+			{Key: "updated_at", Value: p.Now},
+		}}}
+	}
+	_, err = s.updateOne(ctx, collEffects, append(bson.D{
+		{Key: "_id", Value: row.ID}, {Key: "claim_id", Value: row.ClaimID}, {Key: "attempts", Value: row.Attempts},
+	}, dueFilter(p, trigger.StateClaimed)...), update)
+	rows, rerr := s.claimedBy(ctx, p, []string{row.ID})
+	if rerr != nil {
+		return nil, errors.Join(err, rerr)
+	}
+	if len(rows) == 0 {
+		return nil, err
+	}
+	return &rows[0], nil
+}
+
+// fenceFilter names the row only while the claim is held (W2).
+func fenceFilter(f trigger.Fence) bson.D {
+	return bson.D{
+		{Key: "_id", Value: f.EffectID},
+		{Key: "tenant_id", Value: f.TenantID},
+		{Key: "claim_id", Value: f.ClaimID},
+		{Key: "state", Value: trigger.StateClaimed},
+	}
+}
+
+func settleUpdate(st trigger.Settle) bson.D {
+	set := bson.D{{Key: "state", Value: st.To}, {Key: "updated_at", Value: st.At}}
+	update := bson.D{}
+	switch st.To {
+	case trigger.StateDone:
+		set = append(set, bson.E{Key: "outcome", Value: st.Outcome}, bson.E{Key: "done_at", Value: st.At})
+		if st.RunID != "" {
+			set = append(set, bson.E{Key: "run_id", Value: st.RunID})
+		}
+	case trigger.StateFailed:
+		set = append(set, bson.E{Key: "reason", Value: st.Reason})
+	case trigger.StatePending:
+		set = append(set, bson.E{Key: "not_before", Value: st.NotBefore})
+		if st.HandBack {
+			update = append(update, bson.E{Key: "$inc", Value: bson.D{{Key: "attempts", Value: -1}}})
+		}
+	}
+	if st.Rendered != "" {
+		set = append(set, bson.E{Key: "rendered", Value: st.Rendered})
+	}
+	if st.Error != nil {
+		update = append(update, bson.E{Key: "$push", Value: bson.D{{Key: "errors", Value: bson.D{
+			{Key: "$each", Value: bson.A{st.Error}}, {Key: "$slice", Value: -trigger.ErrorsKept},
+		}}}})
+	}
+	return append(update, bson.E{Key: "$set", Value: set})
+}
+
+// EffectSettleMany implements trigger.EffectOutbox (W2).
+func (s *Store) EffectSettleMany(ctx context.Context, settles []trigger.Settle) ([]bool, error) {
+	if err := trigger.CheckSettles(settles); err != nil || len(settles) == 0 {
+		return nil, err
+	}
+	models := make([]mongo.WriteModel, len(settles))
+	ids := make([]string, len(settles))
+	for i, st := range settles {
+		models[i] = mongo.NewUpdateOneModel().SetFilter(fenceFilter(st.Fence)).SetUpdate(settleUpdate(st))
+		ids[i] = st.EffectID
+	}
+	octx, cancel := s.op(ctx)
+	defer cancel()
+	res, err := s.db.Collection(collEffects).BulkWrite(octx, models, options.BulkWrite().SetOrdered(false))
+	if err != nil {
+		return nil, fmt.Errorf("settle %d rows: %w", len(settles), err)
+	}
+	stands := make([]bool, len(settles))
+	if res.MatchedCount == int64(len(settles)) {
+		for i := range stands {
+			stands[i] = true
+		}
+		return stands, nil
+	}
+	// Some rows were not held: a claim id that is still the row's, in another
+	// state, is a settle that had been applied before.
+	rows, err := findAll[trigger.Effect](ctx, s, collEffects, bson.D{{Key: "_id", Value: in(ids)}},
+		options.Find().SetProjection(asc("id", "tenant_id", "claim_id", "state")))
+	if err != nil {
+		return nil, fmt.Errorf("settle %d rows: read back: %w", len(settles), err)
+	}
+	byID := make(map[string]trigger.Effect, len(rows))
+	for _, row := range rows {
+		byID[row.ID] = row
+	}
+	for i, st := range settles {
+		row := byID[st.EffectID]
+		stands[i] = row.ClaimID == st.ClaimID && row.TenantID == st.TenantID && row.State != trigger.StateClaimed
+	}
+	return stands, nil
+}
+
+func (s *Store) fenced(ctx context.Context, f trigger.Fence, set bson.D) error {
+	if !f.Complete() {
+		return fmt.Errorf("effect %q: %w", f.EffectID, trigger.ErrFenceLost)
+	}
+	held, err := s.updateOne(ctx, collEffects, fenceFilter(f), bson.D{{Key: "$set", Value: set}})
+	if err != nil {
+		return fmt.Errorf("effect %s: %w", f.EffectID, err)
+	}
+	if !held {
+		return fmt.Errorf("effect %s: %w", f.EffectID, trigger.ErrFenceLost)
+	}
+	return nil
+}
+
+// EffectPlan implements trigger.EffectOutbox (W7).
+func (s *Store) EffectPlan(ctx context.Context, f trigger.Fence, plan trigger.LaunchPlan) error {
+	return s.fenced(ctx, f, bson.D{{Key: "plan", Value: plan}})
+}
+
+// EffectMarkConsumed implements trigger.EffectOutbox (W7).
+func (s *Store) EffectMarkConsumed(ctx context.Context, f trigger.Fence) error {
+	return s.fenced(ctx, f, bson.D{{Key: "consume_marked", Value: true}})
+}
+
+// EffectGet implements trigger.EffectOutbox.
+func (s *Store) EffectGet(ctx context.Context, tenantID, effectID string) (*trigger.Effect, error) {
+	row, err := findOne[trigger.Effect](ctx, s, collEffects, bson.D{{Key: "_id", Value: effectID}, {Key: "tenant_id", Value: tenantID}})
+	if err != nil {
+		return nil, fmt.Errorf("get effect %s: %w", effectID, err)
+	}
+	return row, nil
+}
+
+// EffectListByEvent implements trigger.EffectOutbox.
+func (s *Store) EffectListByEvent(ctx context.Context, tenantID, eventID string) ([]trigger.Effect, error) {
+	rows, err := findAll[trigger.Effect](ctx, s, collEffects, append(keyRange(eventID+"|"), bson.E{Key: "tenant_id", Value: tenantID}))
+	if err != nil {
+		return nil, fmt.Errorf("rows of event %s: %w", eventID, err)
+	}
+	slices.SortFunc(rows, func(a, b trigger.Effect) int { return cmp.Compare(a.ID, b.ID) })
+	return rows, nil
+}
+
+// EffectList implements trigger.EffectOutbox.
+func (s *Store) EffectList(ctx context.Context, p trigger.EffectListParams) ([]trigger.Effect, error) {
+	prefix := p.TenantID + "/"
+	filter := bson.D{
+		{Key: "_id", Value: bson.D{{Key: "$gt", Value: cmp.Or(p.AfterID, prefix)}, {Key: "$lt", Value: prefixEnd(prefix)}}},
+		{Key: "tenant_id", Value: p.TenantID},
+	}
+	if p.State != "" {
+		filter = append(filter, bson.E{Key: "state", Value: p.State})
+	}
+	rows, err := findAll[trigger.Effect](ctx, s, collEffects, filter, options.Find().SetSort(asc("_id")).SetLimit(int64(p.Limit)))
+	if err != nil {
+		return nil, fmt.Errorf("list effects of %s: %w", p.TenantID, err)
+	}
+	return rows, nil
+}
+
+// EffectNextDue implements trigger.EffectOutbox.
+func (s *Store) EffectNextDue(ctx context.Context, tenantID, lane string) (time.Time, bool, error) {
+	ctx, cancel := s.op(ctx)
+	defer cancel()
+	cur, err := s.db.Collection(collEffects).Aggregate(ctx, mongo.Pipeline{
+		{{Key: "$match", Value: bson.D{
+			{Key: "tenant_id", Value: tenantID},
+			{Key: "lane", Value: lane},
+			{Key: "state", Value: in([]trigger.State{trigger.StatePending, trigger.StateClaimed})},
+			{Key: "kind", Value: knownKinds},
+		}}},
+		{{Key: "$group", Value: bson.D{{Key: "_id", Value: nil}, {Key: "due", Value: bson.D{{Key: "$min", Value: "$not_before"}}}}}},
+	})
+	if err != nil {
+		return time.Time{}, false, fmt.Errorf("next due row of %s/%s: %w", tenantID, lane, err)
+	}
+	var out []struct {
+		Due time.Time `bson:"due"`
+	}
+	if err := cur.All(ctx, &out); err != nil {
+		return time.Time{}, false, fmt.Errorf("next due row of %s/%s: %w", tenantID, lane, err)
+	}
+	if len(out) == 0 {
+		return time.Time{}, false, nil
+	}
+	return out[0].Due.UTC(), true, nil
+}

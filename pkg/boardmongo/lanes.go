@@ -1,0 +1,69 @@
+package boardmongo
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/triggerd/triggerd/pkg/trigger"
+)
+
+// LaneMarkMany implements trigger.Lanes.
+func (s *Store) LaneMarkMany(ctx context.Context, marks []trigger.LaneMark) error {
+	if len(marks) == 0 {
+		return nil
+	}
+	models := make([]mongo.WriteModel, len(marks))
+	for i, m := range marks {
+		models[i] = mongo.NewUpdateOneModel().SetUpsert(true).
+			SetFilter(bson.D{{Key: "_id", Value: docKey(m.TenantID, m.Lane)}}).
+			SetUpdate(bson.D{
+				{Key: "$min", Value: bson.D{{Key: "due_at", Value: m.Due}}},
+				{Key: "$inc", Value: bson.D{{Key: "version", Value: int64(1)}}},
+				{Key: "$setOnInsert", Value: bson.D{{Key: "tenant_id", Value: m.TenantID}, {Key: "lane", Value: m.Lane}}},
+			})
+	}
+	var err error
+	for range 3 {
+		err = func() error {
+			ctx, cancel := s.op(ctx)
+			defer cancel()
+			_, err := s.db.Collection(collLanes).BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false))
+			return err
+		}()
+		// Two upserts of a new lane can meet; marking again changes nothing
+		// but the version.
+		if err == nil || !onlyDuplicates(err) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("mark %d lanes: %w", len(marks), err)
+	}
+	return nil
+}
+
+// LanesDue implements trigger.Lanes.
+func (s *Store) LanesDue(ctx context.Context, now time.Time, limit int) ([]trigger.Lane, error) {
+	lanes, err := findAll[trigger.Lane](ctx, s, collLanes, bson.D{{Key: "due_at", Value: bson.D{{Key: "$lte", Value: now}}}},
+		options.Find().SetSort(asc("due_at")).SetLimit(int64(limit)))
+	if err != nil {
+		return nil, fmt.Errorf("due lanes: %w", err)
+	}
+	return lanes, nil
+}
+
+// LaneReschedule implements trigger.Lanes.
+func (s *Store) LaneReschedule(ctx context.Context, lane trigger.Lane, due time.Time) (bool, error) {
+	update := bson.D{{Key: "$set", Value: bson.D{{Key: "due_at", Value: due}}}}
+	if due.IsZero() {
+		update = bson.D{{Key: "$unset", Value: bson.D{{Key: "due_at", Value: ""}}}}
+	}
+	return s.updateOne(ctx, collLanes, bson.D{
+		{Key: "_id", Value: docKey(lane.TenantID, lane.Lane)}, {Key: "version", Value: lane.Version},
+	}, update)
+}

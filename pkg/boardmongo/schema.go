@@ -1,0 +1,117 @@
+package boardmongo
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/triggerd/triggerd/pkg/trigger"
+)
+
+// The collections (design section 7).
+const (
+	collTenants       = "tenants"
+	collBoards        = "boards"
+	collCards         = "cards"
+	collEvents        = "board_events"
+	collHeads         = "tenant_heads"
+	collLanes         = "lanes"
+	collEffects       = "trigger_effects"
+	collSubscriptions = "trigger_subscriptions"
+	collBots          = "bots"
+	collHooks         = "hooks"
+	collDeliveries    = "hook_deliveries"
+	collTokens        = "api_tokens"
+	collSchema        = "schema"
+)
+
+// schemaVersion grows with every change of the indexes below. Changes only
+// add: an older replica never undoes a newer one's.
+const schemaVersion = 1
+
+// index is one index of the schema.
+type index struct {
+	coll    string
+	name    string
+	keys    bson.D
+	unique  bool
+	partial bson.D
+	ttl     time.Duration
+}
+
+func asc(fields ...string) bson.D {
+	d := make(bson.D, len(fields))
+	for i, f := range fields {
+		d[i] = bson.E{Key: f, Value: 1}
+	}
+	return d
+}
+
+var exists = bson.D{{Key: "$exists", Value: true}}
+
+func indexes() []index {
+	return []index{
+		{coll: collBoards, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
+		{coll: collBots, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
+		{coll: collHooks, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
+		{coll: collSubscriptions, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
+		{coll: collSubscriptions, name: "tenant_enabled", keys: asc("tenant_id", "enabled", "id", "revision")},
+		{coll: collEvents, name: "tenant_seq", keys: asc("tenant_id", "seq"), unique: true},
+		{coll: collEvents, name: "tenant_eid", keys: asc("tenant_id", "eid"), unique: true},
+		{coll: collHeads, name: "dirty_drain_after", keys: asc("drain_after"), partial: bson.D{{Key: "dirty", Value: true}}},
+		{coll: collLanes, name: "due_at", keys: asc("due_at"), partial: bson.D{{Key: "due_at", Value: exists}}},
+		{
+			coll: collEffects, name: "live_tenant_lane", keys: asc("tenant_id", "lane", "state", "not_before"),
+			partial: bson.D{{Key: "state", Value: bson.D{{Key: "$in", Value: bson.A{trigger.StatePending, trigger.StateClaimed}}}}},
+		},
+		{coll: collEffects, name: "tenant_state_updated", keys: asc("tenant_id", "state", "updated_at")},
+		{coll: collDeliveries, name: "at_ttl", keys: asc("at"), ttl: trigger.DeliveriesKept},
+		{coll: collTokens, name: "hash", keys: asc("hash"), unique: true},
+	}
+}
+
+// SchemaApply makes the indexes that are missing. It may be called again at
+// any time, by any number of replicas.
+func (s *Store) SchemaApply(ctx context.Context) error {
+	byColl := make(map[string][]mongo.IndexModel)
+	for _, ix := range indexes() {
+		opts := options.Index().SetName(ix.name)
+		if ix.unique {
+			opts.SetUnique(true)
+		}
+		if ix.partial != nil {
+			opts.SetPartialFilterExpression(ix.partial)
+		}
+		if ix.ttl > 0 {
+			opts.SetExpireAfterSeconds(int32(ix.ttl.Seconds()))
+		}
+		byColl[ix.coll] = append(byColl[ix.coll], mongo.IndexModel{Keys: ix.keys, Options: opts})
+	}
+	var g errgroup.Group
+	g.SetLimit(4)
+	for coll, models := range byColl {
+		g.Go(func() error {
+			// An index on much data takes longer than an operation may.
+			if _, err := s.db.Collection(coll).Indexes().CreateMany(ctx, models); err != nil {
+				return fmt.Errorf("indexes of %s: %w", coll, err)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("apply schema: %w", err)
+	}
+	octx, cancel := s.op(ctx)
+	defer cancel()
+	_, err := s.db.Collection(collSchema).UpdateOne(octx, bson.D{{Key: "_id", Value: "indexes"}},
+		bson.D{{Key: "$max", Value: bson.D{{Key: "version", Value: schemaVersion}}}}, options.UpdateOne().SetUpsert(true))
+	if err != nil && !mongo.IsDuplicateKeyError(err) {
+		return fmt.Errorf("apply schema: %w", err)
+	}
+	return nil
+}
