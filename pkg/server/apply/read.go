@@ -1,0 +1,173 @@
+package apply
+
+import (
+	"go.yaml.in/yaml/v3"
+
+	"github.com/triggerd/triggerd/pkg/tracker"
+	"github.com/triggerd/triggerd/pkg/trigger"
+)
+
+// providerGitHub is the only forge of this version.
+const providerGitHub = "github"
+
+// The fields of the format.
+var (
+	rootSchema         = schema{fields: []string{"tenants"}}
+	tenantSchema       = schema{fields: []string{"id", "name", "boards", "bots", "hooks", "subscriptions"}}
+	boardSchema        = schema{fields: []string{"name", "columns"}}
+	columnSchema       = schema{fields: []string{"id", "name", "terminal"}}
+	botSchema          = schema{fields: []string{"name", "url", "replay", "secret"}}
+	secretSchema       = schema{fields: []string{"env", "file"}, secret: true}
+	hookSchema         = schema{fields: []string{"name", "provider", "board", "columns", "secret"}}
+	hookColumnsSchema  = schema{fields: []string{"open", "closed"}}
+	subscriptionSchema = schema{fields: []string{"name", "enabled", "on", "if", "bot", "consume", "rank", "args", "vars"}}
+	onSchema           = schema{fields: []string{"kinds", "board", "from", "to", "sources", "actors"}}
+	ifSchema           = schema{fields: []string{"columns", "labels_all", "labels_any", "labels_none", "assignees"}}
+	actorSchema        = schema{fields: []string{"bot"}}
+)
+
+func (p *parser) root(n *yaml.Node) {
+	p.file.lines[""] = n.Line
+	root := p.object(n, "", rootSchema)
+	root.has("tenants")
+	ids := names{}
+	root.each("tenants", TenantsMax, func(n *yaml.Node, path string) {
+		o := p.object(n, path, tenantSchema)
+		t := tenantSpec{path: path, id: o.slug("id")}
+		t.name = o.title("name", t.id)
+		ids.add(o, "id", t.id)
+		p.boards(o, &t)
+		p.bots(o, &t)
+		p.hooks(o, &t)
+		p.subscriptions(o, &t)
+		p.file.tenants = append(p.file.tenants, t)
+	})
+}
+
+func (p *parser) boards(tenant object, t *tenantSpec) {
+	taken := names{}
+	tenant.each("boards", BoardsMax, func(n *yaml.Node, path string) {
+		o := p.object(n, path, boardSchema)
+		b := boardSpec{path: path, name: o.slug("name")}
+		taken.add(o, "name", b.name)
+		ids := names{}
+		o.each("columns", ColumnsMax, func(n *yaml.Node, path string) {
+			o := p.object(n, path, columnSchema)
+			c := tracker.Column{ID: o.slug("id"), Terminal: o.boolean("terminal", false)}
+			c.Name = o.title("name", c.ID)
+			ids.add(o, "id", c.ID)
+			b.columns = append(b.columns, c)
+		})
+		if o.has("columns") && o.fields["columns"].Kind == yaml.SequenceNode && len(o.fields["columns"].Content) == 0 {
+			p.errorf(o.at("columns"), "at least one column is required")
+		}
+		t.boards = append(t.boards, b)
+	})
+}
+
+func (p *parser) bots(tenant object, t *tenantSpec) {
+	taken := names{}
+	tenant.each("bots", BotsMax, func(n *yaml.Node, path string) {
+		o := p.object(n, path, botSchema)
+		b := botSpec{path: path, name: o.slug("name"), url: o.must("url"), secret: o.secret()}
+		taken.add(o, "name", b.name)
+		switch trigger.ReplayClass(o.text("replay")) {
+		case "", trigger.ReplaySafe:
+		case trigger.ReplayUnsafe:
+			p.errorf(o.at("replay"), "unsafe: %s", notHere)
+		default:
+			p.errorf(o.at("replay"), "must be %s", trigger.ReplaySafe)
+		}
+		t.bots = append(t.bots, b)
+	})
+}
+
+// secret reads where the owner's secret is to be found.
+func (o object) secret() secretRef {
+	const how = "must be {env: NAME} or {file: path}"
+	ref := secretRef{path: o.at("secret")}
+	if !o.has("secret") {
+		return ref
+	}
+	n := o.fields["secret"]
+	if n.Kind == yaml.ScalarNode && n.ShortTag() != "!!null" {
+		o.p.errorf(ref.path, "a secret's text does not belong in this file: "+how)
+		return ref
+	}
+	s := o.p.object(n, ref.path, secretSchema)
+	ref.env, ref.file = s.text("env"), s.text("file")
+	if s.ok && (s.fields["env"] == nil) == (s.fields["file"] == nil) {
+		o.p.errorf(ref.path, how+", one of the two")
+	}
+	return ref
+}
+
+func (p *parser) hooks(tenant object, t *tenantSpec) {
+	taken := names{}
+	tenant.each("hooks", HooksMax, func(n *yaml.Node, path string) {
+		o := p.object(n, path, hookSchema)
+		h := hookSpec{
+			path: path, name: o.slug("name"), provider: o.must("provider"), board: o.must("board"), secret: o.secret(),
+		}
+		taken.add(o, "name", h.name)
+		if h.provider != "" && h.provider != providerGitHub {
+			p.errorf(o.at("provider"), "must be %s", providerGitHub)
+		}
+		if o.has("columns") {
+			c := p.object(o.fields["columns"], o.at("columns"), hookColumnsSchema)
+			h.open, h.closed = c.must("open"), c.must("closed")
+		}
+		t.hooks = append(t.hooks, h)
+	})
+}
+
+func (p *parser) subscriptions(tenant object, t *tenantSpec) {
+	taken := names{}
+	tenant.each("subscriptions", SubscriptionsMax, func(n *yaml.Node, path string) {
+		o := p.object(n, path, subscriptionSchema)
+		s := subscriptionSpec{path: path, bot: o.must("bot")}
+		s.want = trigger.Subscription{
+			Name: o.slug("name"), Enabled: o.boolean("enabled", true),
+			Consume: o.texts("consume"), Rank: o.integer("rank"),
+			Args: o.textMap("args"), Vars: o.textMap("vars"),
+		}
+		taken.add(o, "name", s.want.Name)
+		p.on(o, &s)
+		if n := o.fields["if"]; n != nil {
+			c := p.object(n, o.at("if"), ifSchema)
+			s.want.If = trigger.Conditions{
+				Columns: c.texts("columns"), LabelsAll: c.texts("labels_all"), LabelsAny: c.texts("labels_any"),
+				LabelsNone: c.texts("labels_none"), Assignees: c.texts("assignees"),
+			}
+		}
+		if _, given := p.file.lines[path+".on.board"]; !given && (s.want.On.From != "" || s.want.On.To != "" || len(s.want.If.Columns) > 0) {
+			p.errorf(path+".on.board", "is required with on.from, on.to and if.columns: it says whose columns those are")
+		}
+		t.subscriptions = append(t.subscriptions, s)
+	})
+}
+
+func (p *parser) on(sub object, s *subscriptionSpec) {
+	n := sub.fields["on"]
+	if n == nil {
+		return
+	}
+	o := p.object(n, sub.at("on"), onSchema)
+	s.board = o.text("board")
+	s.want.On = trigger.EventFilter{From: o.text("from"), To: o.text("to")}
+	for _, k := range o.texts("kinds") {
+		s.want.On.Kinds = append(s.want.On.Kinds, tracker.Kind(k))
+	}
+	for _, src := range o.texts("sources") {
+		s.want.On.Sources = append(s.want.On.Sources, trigger.Source(src))
+	}
+	o.each("actors", listMax, func(n *yaml.Node, path string) {
+		var a actorRef
+		if n.Kind == yaml.MappingNode {
+			a.bot = p.object(n, path, actorSchema).must("bot")
+		} else if p.is(n, path, "!!str", "a login, or {bot: name}") {
+			a.login = n.Value
+		}
+		s.actors = append(s.actors, a)
+	})
+}

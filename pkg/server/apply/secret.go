@@ -1,0 +1,143 @@
+package apply
+
+import (
+	"crypto/subtle"
+	"errors"
+	"io/fs"
+	"net/url"
+	"strings"
+
+	"github.com/triggerd/triggerd/pkg/tracker"
+	"github.com/triggerd/triggerd/pkg/trigger"
+)
+
+// Limits of the text of a secret.
+const (
+	SecretMaxBytes     = 4096
+	HookSecretMinBytes = 16
+)
+
+// secret reads a secret and parses its text, without the line ends that files
+// end with. Neither the text nor the name of the place is repeated in errors:
+// somebody may have written the secret where its name belongs.
+func (pl *plan) secret(ref secretRef, parse func(string) ([]byte, error)) ([]byte, bool) {
+	var text string
+	path := ref.path + ".env"
+	if ref.env != "" {
+		v, ok := pl.Getenv(ref.env)
+		if !ok {
+			pl.errorf(path, "the environment variable is not set")
+			return nil, false
+		}
+		text = v
+	} else {
+		path = ref.path + ".file"
+		v, err := pl.ReadFile(ref.file)
+		if err != nil {
+			pl.errorf(path, "the file can't be read%s", fileReason(err))
+			return nil, false
+		}
+		text = string(v)
+	}
+	text = strings.TrimRight(text, "\r\n")
+	switch {
+	case text == "":
+		pl.errorf(path, "the secret is empty")
+		return nil, false
+	case len(text) > SecretMaxBytes:
+		pl.errorf(path, "the secret is longer than %d bytes", SecretMaxBytes)
+		return nil, false
+	}
+	secret, err := parse(text)
+	if err != nil {
+		pl.errorf(path, "the secret is refused%s", reason(err, text))
+		return nil, false
+	}
+	return secret, true
+}
+
+func parseHookSecret(text string) ([]byte, error) {
+	if len(text) < HookSecretMinBytes {
+		return nil, tracker.Fieldf("secret", "at least %d bytes are required", HookSecretMinBytes)
+	}
+	return []byte(text), nil
+}
+
+// seal returns what is to be stored for the owner's secret: what is stored
+// already if that is the same secret, so that a file applied again changes
+// nothing.
+func (pl *plan) seal(ref secretRef, owner string, stored trigger.Sealed, secret []byte) (sealed trigger.Sealed, changed bool) {
+	if stored != "" {
+		opened, err := pl.Sealer.Open(owner, stored)
+		if err != nil {
+			// Not taken for a change: whoever runs this may have the wrong key,
+			// and would shut the replicas out.
+			pl.errorf(ref.path, "the stored secret can't be opened%s", reason(err, string(secret)))
+			return "", false
+		}
+		if subtle.ConstantTimeCompare(opened, secret) == 1 {
+			return stored, false
+		}
+	}
+	sealed, err := pl.Sealer.Seal(owner, secret)
+	if err != nil {
+		pl.errorf(ref.path, "the secret can't be sealed%s", reason(err, string(secret)))
+	}
+	return sealed, true
+}
+
+// checkURL checks a bot's URL. URLs are not repeated: people put tokens in
+// them.
+func (pl *plan) checkURL(path, raw string) {
+	u, err := url.Parse(raw)
+	switch {
+	case err != nil: // it repeats the URL
+		pl.errorf(path, "is not a URL")
+	case u.User != nil:
+		pl.errorf(path, "must not have a user or a password in it")
+	default:
+		if err := pl.CheckURL(raw); err != nil {
+			// The host may show; a path as short as "launch" is no token.
+			secrets := []string{u.RawQuery, u.Fragment}
+			if p := u.EscapedPath(); len(p) > leakBytes {
+				secrets = append(secrets, p)
+			}
+			pl.errorf(path, "is refused%s", reason(err, secrets...))
+		}
+	}
+}
+
+// leakBytes is how long a piece of a secret may show by chance.
+const leakBytes = 8
+
+// reason is what another part's error says, to be appended to a message:
+// nothing if it would repeat one of the texts, or a piece of one.
+func reason(err error, secrets ...string) string {
+	msg := err.Error()
+	if fe, ok := errors.AsType[*tracker.FieldError](err); ok {
+		msg = fe.Want
+	}
+	for _, s := range secrets {
+		if s != "" && len(s) <= leakBytes && strings.Contains(msg, s) {
+			return ""
+		}
+		for i := 0; i+leakBytes < len(s); i++ {
+			// One byte more than leakBytes.
+			if strings.Contains(msg, s[i:i+leakBytes+1]) {
+				return ""
+			}
+		}
+	}
+	return ": " + msg
+}
+
+// fileReason is why a file can't be read, without its path.
+func fileReason(err error) string {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		return ": " + pe.Err.Error()
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return ": " + fs.ErrNotExist.Error()
+	}
+	return ""
+}
