@@ -1,0 +1,194 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"regexp"
+	"time"
+
+	"github.com/triggerd/triggerd/pkg/server/github"
+	"github.com/triggerd/triggerd/pkg/tracker"
+	"github.com/triggerd/triggerd/pkg/trigger"
+)
+
+// relayWait bounds the relay within the request: the delivery is durable
+// before it, and is answered whether or not the relay got through.
+const relayWait = 3 * time.Second
+
+var (
+	deliveryIDForm = regexp.MustCompile(`^[A-Za-z0-9-]{1,100}$`)
+	eventNameForm  = regexp.MustCompile(`^[a-z_]{1,64}$`)
+)
+
+// HookAnswer is the answer to a delivery.
+type HookAnswer struct {
+	// Status is "pong", "accepted", "duplicate" or "ignored".
+	Status string `json:"status"`
+	// Reason says why a delivery was ignored.
+	Reason string `json:"reason,omitempty"`
+	CardID string `json:"card_id,omitempty"`
+	// Event is the kind of the event that the delivery made; empty if it
+	// changed nothing that an event tells of.
+	Event string `json:"event,omitempty"`
+	// Seq is the event's place in the log; absent while it is still pending
+	// on the card.
+	Seq int64 `json:"seq,omitempty"`
+}
+
+// hook takes one inbound delivery. It answers 202 only once the delivery is
+// stored.
+func (s *Server) hook(w http.ResponseWriter, r *http.Request) {
+	tenantID, hookID := r.PathValue("tenant"), r.PathValue("hook")
+	log := s.log.With().Str("tenant", tenantID).Str("hook", hookID).Str("delivery", r.Header.Get(github.HeaderDelivery)).Logger()
+	unavailable := func(err error, what string) {
+		log.Warn().Err(err).Msg("hook: " + what)
+		writeProblem(w, http.StatusServiceUnavailable, "the delivery could not be stored; deliver it again")
+	}
+	if !tracker.ValidTenantID(tenantID) || !tracker.ValidTenantID(hookID) {
+		writeProblem(w, http.StatusNotFound, notFound)
+		return
+	}
+	hook, err := s.p.Store.HookGet(r.Context(), tenantID, hookID)
+	if errors.Is(err, tracker.ErrNotFound) {
+		writeProblem(w, http.StatusNotFound, notFound)
+		return
+	}
+	if err != nil {
+		unavailable(err, "look up hook")
+		return
+	}
+	body, ok := readBody(w, r)
+	if !ok {
+		return
+	}
+	secret, err := s.p.Sealer.Open(trigger.HookOwner(tenantID, hookID), hook.Secret)
+	if err != nil {
+		unavailable(err, "open the hook's secret")
+		return
+	}
+	if err := github.Verify(secret, body, r.Header.Get(github.HeaderSignature)); err != nil {
+		log.Info().Msg("hook: bad signature")
+		writeProblem(w, http.StatusUnauthorized, github.HeaderSignature+" does not match")
+		return
+	}
+	event, deliveryID := r.Header.Get(github.HeaderEvent), r.Header.Get(github.HeaderDelivery)
+	if err := checkDelivery(r, event, deliveryID, body); err != nil {
+		status := http.StatusBadRequest
+		if errors.Is(err, errMediaType) {
+			status = http.StatusUnsupportedMediaType
+		}
+		writeProblem(w, status, err.Error())
+		return
+	}
+	switch event {
+	case "ping":
+		writeJSON(w, http.StatusOK, HookAnswer{Status: "pong"})
+	case "issues":
+		s.issue(w, r, hook, deliveryID, body, unavailable)
+	default:
+		ignore(w, "deliveries of "+event+" are not used")
+	}
+}
+
+func ignore(w http.ResponseWriter, why string) {
+	writeJSON(w, http.StatusAccepted, HookAnswer{Status: "ignored", Reason: why})
+}
+
+// readBody reads at most github.BodyMaxBytes of the body, and answers if that
+// is not all of it.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
+	tooLarge := func() ([]byte, bool) {
+		w.Header().Set("Connection", "close")
+		writeProblem(w, http.StatusRequestEntityTooLarge, "the body may hold 25 MiB")
+		return nil, false
+	}
+	if r.ContentLength > github.BodyMaxBytes {
+		return tooLarge()
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, github.BodyMaxBytes))
+	if tooBig := (*http.MaxBytesError)(nil); errors.As(err, &tooBig) {
+		return tooLarge()
+	}
+	if err != nil {
+		writeProblem(w, http.StatusBadRequest, "the body could not be read")
+		return nil, false
+	}
+	return body, true
+}
+
+var errMediaType = errors.New("Content-Type must be application/json: set the webhook's content type so")
+
+func checkDelivery(r *http.Request, event, deliveryID string, body []byte) error {
+	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
+		return errMediaType
+	}
+	if !eventNameForm.MatchString(event) {
+		return &github.InputError{Message: github.HeaderEvent + ": must match " + eventNameForm.String()}
+	}
+	if !deliveryIDForm.MatchString(deliveryID) {
+		return &github.InputError{Message: github.HeaderDelivery + ": must match " + deliveryIDForm.String()}
+	}
+	return github.CheckJSON(body)
+}
+
+// issue stores one `issues` delivery: the card's one conditional write holds
+// the change, its event and the delivery's id, so that what failed before it
+// was stored is accepted when it comes again.
+func (s *Server) issue(w http.ResponseWriter, r *http.Request, hook *trigger.Hook, deliveryID string, body []byte, unavailable func(error, string)) {
+	d, err := github.ParseIssue(body)
+	if err != nil {
+		writeProblem(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	if why := github.Unused(d.Action); why != "" {
+		ignore(w, why)
+		return
+	}
+	ctx := r.Context()
+	cardID := github.CardID(hook.TenantID, d.Repository.FullName, d.Issue.Number)
+	answer := HookAnswer{Status: "duplicate", CardID: cardID}
+	seen, err := s.p.Store.DeliverySeen(ctx, hook.TenantID, hook.ID, deliveryID)
+	if err != nil {
+		unavailable(err, "look up delivery")
+		return
+	}
+	var changed tracker.Changed
+	if !seen {
+		mapping := github.Mapping{
+			TenantID: hook.TenantID, HookID: hook.ID, BoardID: hook.BoardID,
+			OpenColumn: hook.OpenColumn, ClosedColumn: hook.ClosedColumn,
+		}
+		changed, err = s.board.Change(ctx, hook.TenantID, cardID, github.Merge(mapping, deliveryID, d))
+		var field *tracker.FieldError
+		if errors.As(err, &field) {
+			writeProblem(w, http.StatusUnprocessableEntity, "the issue does not fit on a card", field)
+			return
+		}
+		if err != nil {
+			unavailable(err, "store delivery")
+			return
+		}
+		// The card holds the id of a delivery that was stored just now: this
+		// record is for the days after it has forgotten.
+		if err := s.p.Store.DeliveryRecord(ctx, hook.TenantID, hook.ID, deliveryID, s.p.Store.Now()); err != nil {
+			s.log.Warn().Err(err).Str("tenant", hook.TenantID).Msg("hook: record delivery")
+		}
+	}
+	if changed.Written {
+		answer.Status = "accepted"
+	}
+	// A duplicate relays too: what an earlier try left pending goes on.
+	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), relayWait)
+	defer cancel()
+	seqs, err := s.board.Relay.Card(rctx, hook.TenantID, cardID)
+	if err != nil {
+		s.log.Warn().Err(err).Msg("hook: relay")
+	}
+	if changed.Event != nil {
+		answer.Event, answer.Seq = string(changed.Event.Kind), seqs[changed.Event.EID]
+	}
+	writeJSON(w, http.StatusAccepted, answer)
+}

@@ -1,0 +1,74 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/triggerd/triggerd/pkg/tracker"
+)
+
+// Problem is an error of the API (RFC 9457). It names fields and what is
+// allowed in them, and never repeats a value: that may be a secret.
+type Problem struct {
+	Title  string         `json:"title"`
+	Status int            `json:"status"`
+	Detail string         `json:"detail,omitempty"`
+	Errors []ProblemField `json:"errors,omitempty"`
+}
+
+// ProblemField is one field that is wrong.
+type ProblemField struct {
+	Field   string `json:"field"`
+	Message string `json:"message"`
+}
+
+// Error implements error.
+func (p *Problem) Error() string { return p.Detail }
+
+// GetStatus implements huma.StatusError.
+func (p *Problem) GetStatus() int { return p.Status }
+
+// ContentType implements huma.ContentTypeFilter.
+func (p *Problem) ContentType(string) string { return "application/problem+json" }
+
+func newProblem(status int, detail string, errs ...error) *Problem {
+	p := &Problem{Title: http.StatusText(status), Status: status, Detail: detail}
+	for _, err := range errs {
+		var field *tracker.FieldError
+		var detailer huma.ErrorDetailer
+		switch {
+		case errors.As(err, &field):
+			p.Errors = append(p.Errors, ProblemField{field.Field, field.Want})
+		case errors.As(err, &detailer):
+			d := detailer.ErrorDetail()
+			p.Errors = append(p.Errors, ProblemField{d.Location, d.Message})
+		}
+		// Any other error is the server's own affair.
+	}
+	return p
+}
+
+// huma asks this variable for every error; its own repeats the values.
+func init() {
+	huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
+		return newProblem(status, msg, errs...)
+	}
+}
+
+func writeProblem(w http.ResponseWriter, status int, detail string, errs ...error) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	if status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "5")
+	}
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(newProblem(status, detail, errs...))
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v)
+}

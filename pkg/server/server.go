@@ -1,0 +1,220 @@
+// Package server is one replica: it answers the API and inbound webhooks,
+// tails events and executes effects.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/triggerd/triggerd/internal/startstop"
+	"github.com/triggerd/triggerd/pkg/launch"
+	"github.com/triggerd/triggerd/pkg/tracker"
+	"github.com/triggerd/triggerd/pkg/trigger"
+)
+
+// Params configures a replica. Durations and counts of zero take the defaults
+// of package trigger and launch.
+type Params struct {
+	Store    trigger.Store
+	Sealer   trigger.Sealer
+	Launcher trigger.Launcher
+	Logger   zerolog.Logger
+	// Listen is the address to answer on, "host:port".
+	Listen string
+	// Name stands on the rows that this replica claims.
+	Name string
+
+	Timing Timing
+	// Settled, if set, is called with each settle that stands.
+	Settled func(row trigger.Effect, s trigger.Settle)
+}
+
+// Timing holds the numbers of design section 3.
+type Timing struct {
+	Lease           time.Duration
+	AttemptDeadline time.Duration
+	HTTPTimeout     time.Duration
+	RetryBase       time.Duration
+	RetryCap        time.Duration
+	Grace           time.Duration
+	StoreTimeout    time.Duration
+	Poll            time.Duration
+	Slots           int
+	TailBatch       int
+}
+
+// TimingDefault returns the defaults.
+func TimingDefault() Timing {
+	return Timing{
+		Lease: trigger.LeaseDefault, AttemptDeadline: trigger.AttemptDeadlineDefault, HTTPTimeout: launch.HTTPTimeoutDefault,
+		RetryBase: trigger.RetryBaseDefault, RetryCap: trigger.RetryCapDefault, Grace: trigger.GraceDefault,
+		StoreTimeout: trigger.StoreTimeoutDefault, Poll: trigger.PollDefault,
+		Slots: trigger.SlotsDefault, TailBatch: trigger.TailBatchDefault,
+	}
+}
+
+// Validate refuses numbers that break a guarantee together. The error names
+// the flags.
+func (t Timing) Validate() error {
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"--lease", t.Lease},
+		{"--attempt-deadline", t.AttemptDeadline},
+		{"--http-timeout", t.HTTPTimeout},
+		{"--retry-base", t.RetryBase},
+		{"--retry-cap", t.RetryCap},
+		{"--store-timeout", t.StoreTimeout},
+		{"--poll", t.Poll},
+	} {
+		if d.value <= 0 {
+			return tracker.Fieldf(d.flag, "must be positive")
+		}
+	}
+	switch {
+	case t.HTTPTimeout >= t.AttemptDeadline:
+		return tracker.Fieldf("--http-timeout", "must be shorter than --attempt-deadline (%s)", t.AttemptDeadline)
+	case t.AttemptDeadline >= t.Lease:
+		return tracker.Fieldf("--attempt-deadline", "must be shorter than --lease (%s): an attempt ends before its lease (W3)", t.Lease)
+	case t.RetryBase > t.RetryCap:
+		return tracker.Fieldf("--retry-base", "must not exceed --retry-cap (%s)", t.RetryCap)
+	case t.Grace < 0:
+		return tracker.Fieldf("--grace", "must not be negative")
+	case t.Slots < 1 || t.Slots > 10_000:
+		return tracker.Fieldf("--slots", "must be 1 to 10000")
+	case t.TailBatch < 1 || t.TailBatch > 10_000:
+		return tracker.Fieldf("--tail-batch", "must be 1 to 10000")
+	}
+	return nil
+}
+
+// Server is one replica.
+type Server struct {
+	p      Params
+	log    zerolog.Logger
+	board  *trigger.Board
+	tail   *trigger.Tail
+	worker *trigger.EffectWorker
+	http   *http.Server
+	ready  atomic.Bool
+
+	listener net.Listener
+	serving  startstop.Service
+	clock    startstop.Service
+	failed   chan error
+}
+
+// New builds a replica; nothing runs yet.
+func New(p Params) (*Server, error) {
+	if err := p.Timing.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{p: p, log: p.Logger, failed: make(chan error, 1)}
+	relay := &trigger.Relay{Cards: p.Store, Log: p.Store, FillTimeout: p.Timing.StoreTimeout}
+	s.board = &trigger.Board{Cards: p.Store, Log: p.Store, Clock: p.Store, Relay: relay}
+	s.tail = &trigger.Tail{
+		Cards: p.Store, Log: p.Store, Heads: p.Store, Config: p.Store, Outbox: p.Store, Lanes: p.Store, Clock: p.Store,
+		Logger: p.Logger, Batch: p.Timing.TailBatch, Poll: p.Timing.Poll,
+	}
+	s.worker = &trigger.EffectWorker{
+		Outbox: p.Store, Lanes: p.Store, Clock: p.Store, Logger: p.Logger,
+		Evaluator: &trigger.Evaluator{
+			Board: s.board, Outbox: p.Store, Config: p.Store, Launcher: p.Launcher, Sealer: p.Sealer, Logger: p.Logger,
+		},
+		Name: p.Name, Slots: p.Timing.Slots, Lease: p.Timing.Lease, AttemptDeadline: p.Timing.AttemptDeadline,
+		RetryBase: p.Timing.RetryBase, RetryCap: p.Timing.RetryCap, Poll: p.Timing.Poll, Grace: p.Timing.Grace,
+		StoreTimeout: p.Timing.StoreTimeout, Settled: p.Settled,
+	}
+	relay.Wake = s.tail.Wake
+	s.tail.WakeWorker = s.worker.Wake
+	s.http = &http.Server{
+		Handler:           s.handler(),
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       2 * time.Minute, // 25 MiB on a slow line
+		WriteTimeout:      3 * time.Minute,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    32 << 10,
+	}
+	return s, nil
+}
+
+// Start probes the store, listens and starts the loops, in this order. It
+// returns once all of it runs.
+func (s *Server) Start(ctx context.Context) error {
+	if err := s.p.Store.Ping(ctx); err != nil {
+		return fmt.Errorf("the store does not answer: %w", err)
+	}
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.p.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	s.listener = ln
+	err = s.serving.Start(ctx, func(context.Context) {
+		if err := s.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			s.failed <- fmt.Errorf("serve HTTP: %w", err)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	// The loops end with Stop, in its order, not with ctx.
+	loops := context.WithoutCancel(ctx)
+	if err := errors.Join(s.clock.Start(loops, s.syncClock), s.tail.Start(loops), s.worker.Start(loops)); err != nil {
+		return err
+	}
+	s.ready.Store(true)
+	s.log.Info().Str("listen", ln.Addr().String()).Str("replica", s.p.Name).Msg("ready")
+	return nil
+}
+
+// syncClock measures the store's clock again and again, where it has one of
+// its own (W11).
+func (s *Server) syncClock(ctx context.Context) {
+	store, ok := s.p.Store.(interface{ ClockSync(context.Context) error })
+	if !ok {
+		return
+	}
+	tick := time.NewTicker(30 * time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if err := store.ClockSync(ctx); err != nil && ctx.Err() == nil {
+				s.log.Warn().Err(err).Msg("measure the database's clock")
+			}
+		}
+	}
+}
+
+// Addr returns the address that the replica listens on.
+func (s *Server) Addr() string { return s.listener.Addr().String() }
+
+// Failed delivers the error that ended serving, if one does.
+func (s *Server) Failed() <-chan error { return s.failed }
+
+// Stop ends the replica (W10): it fails readiness, claims nothing more,
+// finishes what is in flight within the grace period, and returns when all of
+// it is settled and no connection is open.
+func (s *Server) Stop() {
+	s.ready.Store(false)
+	s.worker.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), s.p.Timing.Grace)
+	defer cancel()
+	if err := s.http.Shutdown(ctx); err != nil {
+		_ = s.http.Close()
+	}
+	s.serving.Stop()
+	s.tail.Stop()
+	s.clock.Stop()
+	s.log.Info().Str("replica", s.p.Name).Msg("stopped")
+}
