@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/triggerd/triggerd/pkg/launch"
+	"github.com/triggerd/triggerd/pkg/server"
+	"github.com/triggerd/triggerd/pkg/trigger"
+)
+
+// timingFlags are the numbers of design section 3.
+type timingFlags struct {
+	Lease           time.Duration `help:"How long a claim holds a row." default:"2m"`
+	AttemptDeadline time.Duration `help:"Longest that one attempt may take; shorter than the lease." default:"90s"`
+	HTTPTimeout     time.Duration `name:"http-timeout" help:"Timeout of one request to a bot; shorter than the attempt's deadline." default:"30s"`
+	RetryBase       time.Duration `help:"First back-off after a failed attempt; it doubles, with full jitter." default:"15s"`
+	RetryCap        time.Duration `help:"Longest back-off." default:"10m"`
+	Grace           time.Duration `help:"How long a stop waits for what is in flight." default:"30s"`
+	Poll            time.Duration `help:"How often to look for work that nobody told of, with jitter." default:"200ms"`
+	Slots           int           `help:"Effects executing at once." default:"64"`
+	TailBatch       int           `help:"Events per batch of the tail." default:"500"`
+}
+
+func (f timingFlags) timing(store time.Duration) server.Timing {
+	return server.Timing{
+		Lease: f.Lease, AttemptDeadline: f.AttemptDeadline, HTTPTimeout: f.HTTPTimeout, RetryBase: f.RetryBase, RetryCap: f.RetryCap,
+		Grace: f.Grace, Poll: f.Poll, Slots: f.Slots, TailBatch: f.TailBatch, StoreTimeout: store,
+	}
+}
+
+type serveCmd struct {
+	Listen string `help:"Address to answer on." default:"127.0.0.1:8080" placeholder:"HOST:PORT"`
+	Apply  string `help:"A triggers.yaml to apply before serving." placeholder:"FILE"`
+	Name   string `help:"Name of this replica, on the rows that it claims; made up if empty." placeholder:"NAME"`
+	mongoFlags
+	sealFlags
+	logFlags
+	timingFlags
+}
+
+// Run serves until the context ends.
+func (c *serveCmd) Run(ctx context.Context, std streams) error {
+	log := c.logger(std.err)
+	timing := c.timing(c.StoreTimeout)
+	if err := timing.Validate(); err != nil {
+		return err
+	}
+	sealer, err := c.sealer()
+	if err != nil {
+		return err
+	}
+	store, closeFn, err := c.open(ctx, log)
+	if err != nil {
+		return err
+	}
+	defer closeFn()
+	if c.Apply != "" {
+		if err := applyFile(ctx, c.Apply, store, sealer, false, std); err != nil {
+			return err
+		}
+	}
+	if c.MongoURI == "" {
+		// Nobody else can make a token for a store that lives in here.
+		_, token, err := server.TokenCreate(ctx, store, server.TokenParams{Name: "embedded", Role: trigger.RoleAdmin})
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(std.out, "admin token (of this process only):", token)
+	}
+	launcher := launch.NewHTTP(launch.HTTPParams{Timeout: c.HTTPTimeout, UserAgent: "triggerd/" + version})
+	defer launcher.Close()
+	replica, err := server.New(server.Params{
+		Store: store, Sealer: sealer, Launcher: launcher, Logger: log, Listen: c.Listen, Name: replicaName(c.Name), Timing: timing,
+	})
+	if err != nil {
+		return err
+	}
+	if err := replica.Start(ctx); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+	case err = <-replica.Failed():
+	}
+	log.Info().Msg("stopping")
+	replica.Stop()
+	return err
+}
+
+func replicaName(name string) string {
+	if name != "" {
+		return name
+	}
+	host, _ := os.Hostname()
+	return host + "-" + uuid.NewString()[:8]
+}
+
+type schemaCmd struct {
+	Apply schemaApplyCmd `cmd:"" help:"Make the indexes that are missing."`
+}
+
+type schemaApplyCmd struct{ requiredMongo }
+
+// Run applies the schema.
+func (c *schemaApplyCmd) Run(ctx context.Context, std streams) error {
+	store, err := c.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeStore(store)
+	if err := store.SchemaApply(ctx); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(std.out, "schema of database %s is applied\n", c.Database)
+	return err
+}
