@@ -1,8 +1,10 @@
 package boardmongo
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -17,6 +19,11 @@ func (s *Store) LaneMarkMany(ctx context.Context, marks []trigger.LaneMark) erro
 	if len(marks) == 0 {
 		return nil
 	}
+	// Servers may lock each document until the command ends: in one order for
+	// everybody, no two commands wait for each other.
+	marks = slices.SortedFunc(slices.Values(marks), func(a, b trigger.LaneMark) int {
+		return cmp.Compare(docKey(a.TenantID, a.Lane), docKey(b.TenantID, b.Lane))
+	})
 	models := make([]mongo.WriteModel, len(marks))
 	for i, m := range marks {
 		models[i] = mongo.NewUpdateOneModel().SetUpsert(true).
