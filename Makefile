@@ -34,7 +34,7 @@ testdb: ## Start the test database, where one is needed
 
 .PHONY: test
 test: testdb ## All tests: unit, both stores, end to end; with the race detector
-	go test -race ./...
+	go test -race -timeout 15m ./...
 
 .PHONY: lint
 lint: bin/golangci-lint ## Lint, and hold the import direction

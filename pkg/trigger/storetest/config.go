@@ -171,9 +171,8 @@ func testWorkerRuns(t *testing.T, b *bundle) {
 		Poll:   10 * time.Millisecond, RetryBase: time.Millisecond, RetryCap: 5 * time.Millisecond,
 		Settled: func(_ trigger.Effect, s trigger.Settle) { settled <- s },
 	}
-	// The bot is down for the first launches; the cut ones are tried again.
-	fails := 3
-	b.launches.err = &trigger.LaunchError{Message: "status 503"}
+	// The bot is down for the first launches; those are tried again.
+	b.launches.down = 3
 	b.relay.Wake = b.tail.Wake
 	b.tail.WakeWorker = worker.Wake
 	b.tail.Poll = 10 * time.Millisecond
@@ -190,10 +189,6 @@ func testWorkerRuns(t *testing.T, b *bundle) {
 		case s := <-settled:
 			if s.To == trigger.StateDone {
 				done++
-			} else if fails--; fails == 0 {
-				b.launches.mu.Lock()
-				b.launches.err = nil
-				b.launches.mu.Unlock()
 			}
 		case <-time.After(30 * time.Second):
 			t.Fatalf("%d of %d rows done", done, 2*cards)

@@ -113,17 +113,23 @@ func (b *bundle) evaluator() *trigger.Evaluator {
 	}
 }
 
-// launches records what was launched and answers with err, if set.
+// launches records what was launched and answers with err, if set; the first
+// `down` launches meet a bot that is down.
 type launches struct {
 	mu   sync.Mutex
 	reqs []trigger.LaunchRequest
 	err  error
+	down int
 }
 
 func (l *launches) Launch(_ context.Context, r trigger.LaunchRequest) (trigger.Launched, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.reqs = append(l.reqs, r)
+	if l.down > 0 {
+		l.down--
+		return trigger.Launched{}, &trigger.LaunchError{Message: "status 503"}
+	}
 	return trigger.Launched{RunID: "run-" + r.Key}, l.err
 }
 
