@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/rs/zerolog"
 
@@ -13,14 +13,19 @@ import (
 )
 
 type applyCmd struct {
-	File   string `short:"f" required:"" help:"The triggers.yaml." placeholder:"FILE"`
+	File   string `short:"f" required:"" help:"The triggers.yaml; paths in it are relative to its folder." placeholder:"FILE"`
 	DryRun bool   `help:"Say what would change, and change nothing."`
 	requiredMongo
 	sealFlags
 }
 
-// Run applies a file to a database.
+// Run applies a file to a database. What is wrong with the file alone is said
+// without one.
 func (c *applyCmd) Run(ctx context.Context, std streams) error {
+	file, err := readTriggers(c.File)
+	if err != nil {
+		return err
+	}
 	sealer, err := c.sealer()
 	if err != nil {
 		return err
@@ -30,28 +35,46 @@ func (c *applyCmd) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	defer closeFn()
-	return applyFile(ctx, c.File, store, sealer, c.DryRun, std)
+	return file.apply(ctx, store, sealer, c.DryRun, std)
 }
 
-// applyFile applies a file and shows what it changes.
-func applyFile(ctx context.Context, path string, store trigger.Store, sealer trigger.Sealer, dryRun bool, std streams) error {
+// triggersFile is a triggers.yaml that is well formed.
+type triggersFile struct {
+	file *apply.File
+	// dir is its folder: paths in it are relative to that.
+	dir string
+}
+
+func readTriggers(path string) (*triggersFile, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	file, err := apply.Parse(path, data)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	result, err := apply.Apply(ctx, file, apply.Params{
-		Store: store, Sealer: sealer, Clock: store, Getenv: os.LookupEnv, ReadFile: os.ReadFile,
+	return &triggersFile{file, filepath.Dir(path)}, nil
+}
+
+// apply applies the file and shows what that changes.
+func (f *triggersFile) apply(ctx context.Context, store trigger.Store, sealer trigger.Sealer, dryRun bool, std streams) error {
+	result, err := apply.Apply(ctx, f.file, apply.Params{
+		Store: store, Sealer: sealer, Clock: store, Getenv: os.LookupEnv, ReadFile: f.readFile,
 		CheckURL: launch.CheckURL, ParseSecret: launch.ParseSecret, DryRun: dryRun,
 	})
+	if err != nil && !result.Changed() {
+		return err
+	}
 	if _, werr := result.WriteTo(std.out); err == nil {
 		err = werr
 	}
-	if err == nil && !result.Changed() {
-		_, err = fmt.Fprintln(std.out, "nothing to change")
-	}
 	return err
+}
+
+func (f *triggersFile) readFile(path string) ([]byte, error) {
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(f.dir, path)
+	}
+	return os.ReadFile(path)
 }

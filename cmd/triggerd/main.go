@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -41,10 +42,19 @@ type streams struct{ out, err io.Writer }
 
 func main() { os.Exit(run(os.Args[1:], streams{os.Stdout, os.Stderr})) }
 
-// Exit codes: 1, the command failed; 2, it was called wrongly.
+// credentials are those of a URI: the parser's errors repeat what is where it
+// does not belong.
+var credentials = regexp.MustCompile(`//[^\s"]*@`)
+
 func run(args []string, std streams) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	return runContext(ctx, args, std)
+}
+
+// runContext runs a command until it is through, or ctx ends. It returns the
+// exit code: 1, the command failed; 2, it was called wrongly.
+func runContext(ctx context.Context, args []string, std streams) int {
 	code := -1
 	var c cli
 	parser, err := kong.New(&c,
@@ -62,7 +72,7 @@ func run(args []string, std streams) int {
 		return code // --help was printed
 	}
 	if err != nil {
-		fmt.Fprintf(std.err, "triggerd: %s\nRun `triggerd --help` for the commands and flags.\n", err)
+		fmt.Fprintf(std.err, "triggerd: %s\nRun `triggerd --help` for the commands and flags.\n", credentials.ReplaceAllString(err.Error(), "//***@"))
 		return 2
 	}
 	if err := kctx.Run(); err != nil {

@@ -50,6 +50,13 @@ func (c *serveCmd) Run(ctx context.Context, std streams) error {
 	if err := timing.Validate(); err != nil {
 		return err
 	}
+	var file *triggersFile
+	var err error
+	if c.Apply != "" {
+		if file, err = readTriggers(c.Apply); err != nil {
+			return err
+		}
+	}
 	sealer, err := c.sealer()
 	if err != nil {
 		return err
@@ -59,8 +66,8 @@ func (c *serveCmd) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	defer closeFn()
-	if c.Apply != "" {
-		if err := applyFile(ctx, c.Apply, store, sealer, false, std); err != nil {
+	if file != nil {
+		if err := file.apply(ctx, store, sealer, false, std); err != nil {
 			return err
 		}
 	}

@@ -72,11 +72,12 @@ type logFlags struct {
 	LogFormat string `help:"Form of the log: ${enum}." enum:"json,console" default:"json"`
 }
 
+func init() { zerolog.TimeFieldFormat = time.RFC3339Nano } // a global of the package: set once
+
 func (f logFlags) logger(w io.Writer) zerolog.Logger {
 	level, _ := zerolog.ParseLevel(f.LogLevel) // the enum admits only levels
 	if f.LogFormat == "console" {
 		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.TimeOnly, NoColor: true}
 	}
-	zerolog.TimeFieldFormat = time.RFC3339Nano
 	return zerolog.New(zerolog.SyncWriter(w)).Level(level).With().Timestamp().Logger()
 }

@@ -100,7 +100,9 @@ func (s *Server) fail(err error) error {
 	return huma.Error503ServiceUnavailable("the store does not answer")
 }
 
-type tenantInput struct {
+// TenantInput is the tenant of a call. It is exported because huma fills no
+// field of an embedded type that is not.
+type TenantInput struct {
 	Tenant string `path:"tenant" maxLength:"63" pattern:"^[a-z0-9][a-z0-9-]{0,62}$"`
 }
 
@@ -115,7 +117,7 @@ type Page[T any] struct {
 
 func (s *Server) register(api huma.API) {
 	huma.Get(api, "/v1/tenants/{tenant}/effects", func(ctx context.Context, in *struct {
-		tenantInput
+		TenantInput
 		State string `query:"state" enum:"pending,claimed,done,failed" doc:"only rows in this state"`
 		After string `query:"after" maxLength:"200" doc:"the cursor that the page before gave"`
 		Limit int    `query:"limit" minimum:"1" maximum:"100" default:"50"`
@@ -143,8 +145,8 @@ func (s *Server) register(api huma.API) {
 	}, named("list-effects", "A page of the tenant's effects, oldest event first."))
 
 	huma.Get(api, "/v1/tenants/{tenant}/effects/{effect}", func(ctx context.Context, in *struct {
-		tenantInput
-		Effect string `path:"effect" maxLength:"200" doc:"the effect's id, percent-encoded"`
+		TenantInput
+		Effect string `path:"effect" maxLength:"200" pattern:"^[a-z0-9][a-z0-9-]*/[0-9]{12,}[|>!][A-Za-z0-9-]*$" doc:"the effect's id, percent-encoded"`
 	},
 	) (*one[Effect], error) {
 		row, err := s.p.Store.EffectGet(ctx, in.Tenant, in.Effect)
@@ -155,8 +157,8 @@ func (s *Server) register(api huma.API) {
 	}, named("get-effect", "One effect."))
 
 	huma.Get(api, "/v1/tenants/{tenant}/cards/{card}", func(ctx context.Context, in *struct {
-		tenantInput
-		Card string `path:"card" maxLength:"64"`
+		TenantInput
+		Card string `path:"card" maxLength:"64" pattern:"^[A-Za-z0-9-]+$"`
 	},
 	) (*one[Card], error) {
 		card, err := s.p.Store.CardGet(ctx, in.Tenant, in.Card)
@@ -167,7 +169,7 @@ func (s *Server) register(api huma.API) {
 	}, named("get-card", "One card."))
 
 	huma.Get(api, "/v1/tenants/{tenant}/events", func(ctx context.Context, in *struct {
-		tenantInput
+		TenantInput
 		After int64 `query:"after" minimum:"0" default:"0" doc:"only events after this seq"`
 		Limit int64 `query:"limit" minimum:"1" maximum:"100" default:"50"`
 	},

@@ -14,9 +14,15 @@ import (
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
-// relayWait bounds the relay within the request: the delivery is durable
-// before it, and is answered whether or not the relay got through.
-const relayWait = 3 * time.Second
+const (
+	// storeWait bounds looking a hook up, and storing a delivery: a change
+	// that meets a hanging store tries again and again. GitHub gives a
+	// delivery up after 10 s.
+	storeWait = 9 * time.Second
+	// relayWait bounds the relay within the request: the delivery is durable
+	// before it, and is answered whether or not the relay got through.
+	relayWait = 3 * time.Second
+)
 
 var (
 	deliveryIDForm = regexp.MustCompile(`^[A-Za-z0-9-]{1,100}$`)
@@ -42,7 +48,10 @@ type HookAnswer struct {
 // stored.
 func (s *Server) hook(w http.ResponseWriter, r *http.Request) {
 	tenantID, hookID := r.PathValue("tenant"), r.PathValue("hook")
-	log := s.log.With().Str("tenant", tenantID).Str("hook", hookID).Str("delivery", r.Header.Get(github.HeaderDelivery)).Logger()
+	log := s.log.With().Str("tenant", tenantID).Str("hook", hookID).Logger()
+	if id := r.Header.Get(github.HeaderDelivery); deliveryIDForm.MatchString(id) { // anybody may send anything
+		log = log.With().Str("delivery", id).Logger()
+	}
 	unavailable := func(err error, what string) {
 		log.Warn().Err(err).Msg("hook: " + what)
 		writeProblem(w, http.StatusServiceUnavailable, "the delivery could not be stored; deliver it again")
@@ -51,7 +60,7 @@ func (s *Server) hook(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, http.StatusNotFound, notFound)
 		return
 	}
-	hook, err := s.p.Store.HookGet(r.Context(), tenantID, hookID)
+	hook, err := s.hookGet(r.Context(), tenantID, hookID)
 	if errors.Is(err, tracker.ErrNotFound) {
 		writeProblem(w, http.StatusNotFound, notFound)
 		return
@@ -91,6 +100,12 @@ func (s *Server) hook(w http.ResponseWriter, r *http.Request) {
 	default:
 		ignore(w, "deliveries of "+event+" are not used")
 	}
+}
+
+func (s *Server) hookGet(ctx context.Context, tenantID, hookID string) (*trigger.Hook, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeWait)
+	defer cancel()
+	return s.p.Store.HookGet(ctx, tenantID, hookID)
 }
 
 func ignore(w http.ResponseWriter, why string) {
@@ -147,7 +162,8 @@ func (s *Server) issue(w http.ResponseWriter, r *http.Request, hook *trigger.Hoo
 		ignore(w, why)
 		return
 	}
-	ctx := r.Context()
+	ctx, cancel := context.WithTimeout(r.Context(), storeWait)
+	defer cancel()
 	cardID := github.CardID(hook.TenantID, d.Repository.FullName, d.Issue.Number)
 	answer := HookAnswer{Status: "duplicate", CardID: cardID}
 	seen, err := s.p.Store.DeliverySeen(ctx, hook.TenantID, hook.ID, deliveryID)
@@ -181,8 +197,8 @@ func (s *Server) issue(w http.ResponseWriter, r *http.Request, hook *trigger.Hoo
 		answer.Status = "accepted"
 	}
 	// A duplicate relays too: what an earlier try left pending goes on.
-	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), relayWait)
-	defer cancel()
+	rctx, rcancel := context.WithTimeout(context.WithoutCancel(ctx), relayWait)
+	defer rcancel()
 	seqs, err := s.board.Relay.Card(rctx, hook.TenantID, cardID)
 	if err != nil {
 		s.log.Warn().Err(err).Msg("hook: relay")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,8 +20,7 @@ import (
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
-// Params configures a replica. Durations and counts of zero take the defaults
-// of package trigger and launch.
+// Params configures a replica. TimingDefault has the numbers to begin with.
 type Params struct {
 	Store    trigger.Store
 	Sealer   trigger.Sealer
@@ -105,7 +105,12 @@ type Server struct {
 	worker *trigger.EffectWorker
 	http   *http.Server
 	ready  atomic.Bool
+	// cutRequests ends the contexts of all requests: closing its connection
+	// does not reach one whose body was not read.
+	cutRequests context.CancelFunc
 
+	mu       sync.Mutex // held by Start and Stop
+	started  bool       // it runs, or ran
 	listener net.Listener
 	serving  startstop.Service
 	clock    startstop.Service
@@ -130,13 +135,17 @@ func New(p Params) (*Server, error) {
 			Board: s.board, Outbox: p.Store, Config: p.Store, Launcher: p.Launcher, Sealer: p.Sealer, Logger: p.Logger,
 		},
 		Name: p.Name, Slots: p.Timing.Slots, Lease: p.Timing.Lease, AttemptDeadline: p.Timing.AttemptDeadline,
-		RetryBase: p.Timing.RetryBase, RetryCap: p.Timing.RetryCap, Poll: p.Timing.Poll, Grace: p.Timing.Grace,
+		RetryBase: p.Timing.RetryBase, RetryCap: p.Timing.RetryCap, Poll: p.Timing.Poll,
+		Grace:        max(p.Timing.Grace, 1), // to the worker 0 is its default
 		StoreTimeout: p.Timing.StoreTimeout, Settled: p.Settled,
 	}
 	relay.Wake = s.tail.Wake
 	s.tail.WakeWorker = s.worker.Wake
+	requests, cut := context.WithCancel(context.Background())
+	s.cutRequests = cut
 	s.http = &http.Server{
 		Handler:           s.handler(),
+		BaseContext:       func(net.Listener) context.Context { return requests },
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       2 * time.Minute, // 25 MiB on a slow line
 		WriteTimeout:      3 * time.Minute,
@@ -147,8 +156,14 @@ func New(p Params) (*Server, error) {
 }
 
 // Start probes the store, listens and starts the loops, in this order. It
-// returns once all of it runs.
+// returns once all of it runs. After an error it may be called again; a
+// replica that was stopped stays so.
 func (s *Server) Start(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.started {
+		return startstop.ErrRunning
+	}
 	if err := s.p.Store.Ping(ctx); err != nil {
 		return fmt.Errorf("the store does not answer: %w", err)
 	}
@@ -156,7 +171,7 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	s.listener = ln
+	s.listener, s.started = ln, true
 	err = s.serving.Start(ctx, func(context.Context) {
 		if err := s.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			s.failed <- fmt.Errorf("serve HTTP: %w", err)
@@ -204,13 +219,21 @@ func (s *Server) Failed() <-chan error { return s.failed }
 
 // Stop ends the replica (W10): it fails readiness, claims nothing more,
 // finishes what is in flight within the grace period, and returns when all of
-// it is settled and no connection is open.
+// it is settled and no connection is open. It may be called any number of
+// times, from anywhere.
 func (s *Server) Stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.started {
+		return
+	}
 	s.ready.Store(false)
 	s.worker.Stop()
 	ctx, cancel := context.WithTimeout(context.Background(), s.p.Timing.Grace)
 	defer cancel()
-	if err := s.http.Shutdown(ctx); err != nil {
+	err := s.http.Shutdown(ctx)
+	s.cutRequests()
+	if err != nil {
 		_ = s.http.Close()
 	}
 	s.serving.Stop()

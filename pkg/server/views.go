@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/base64"
+	"regexp"
 	"strings"
 	"time"
 
@@ -71,6 +72,10 @@ func newCard(c *tracker.Card) Card {
 	}
 }
 
+// effectIDForm is what an effect's id looks like (R1); get-effect asks for it
+// too.
+var effectIDForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]*/[0-9]{12,}[|>!][A-Za-z0-9-]*$`)
+
 // A cursor is opaque: the key of the last row of a page.
 func encodeCursor(id string) string { return base64.RawURLEncoding.EncodeToString([]byte(id)) }
 
@@ -79,7 +84,8 @@ func decodeCursor(tenantID, cursor string) (string, error) {
 		return "", nil
 	}
 	id, err := base64.RawURLEncoding.DecodeString(cursor)
-	if err != nil || !strings.HasPrefix(string(id), tenantID+"/") {
+	// The decoder is lenient about line breaks and the last bits.
+	if err != nil || encodeCursor(string(id)) != cursor || !effectIDForm.Match(id) || !strings.HasPrefix(string(id), tenantID+"/") {
 		return "", tracker.Fieldf("after", "must be a cursor that the page before gave")
 	}
 	return string(id), nil
