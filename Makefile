@@ -7,10 +7,6 @@ SHELL := /bin/bash
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -X main.version=$(VERSION)
 
-# Where no engine answers and no database is named, the tests use the one of
-# scripts/testdb; internal/testdb decides by the same order.
-NEEDS_TESTDB = [ -z "$${TRIGGERD_TEST_MONGO_URI:-}" ] && ! timeout 10 docker version >/dev/null 2>&1
-
 .PHONY: help
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,15 +18,11 @@ build: ## Build bin/triggerd
 
 .PHONY: demo
 demo: build ## Watch real GitHub deliveries fire two triggers (embedded store)
-	bin/triggerd demo
-
-.PHONY: demo-mongo
-demo-mongo: build testdb ## The same demo on the test database
-	bin/triggerd demo --mongo-uri "$${TRIGGERD_TEST_MONGO_URI:-$$(scripts/testdb uri)}" --database triggerd_demo
+	TRIGGERD_MONGO_URI= bin/triggerd demo
 
 .PHONY: testdb
 testdb: ## Start the test database, where one is needed
-	@if $(NEEDS_TESTDB); then scripts/testdb up; fi
+	@go run ./internal/testdb/start
 
 .PHONY: test
 test: testdb ## All tests: unit, both stores, end to end; with the race detector

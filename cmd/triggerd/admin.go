@@ -131,7 +131,7 @@ type effectsCmd struct {
 
 type effectsLsCmd struct {
 	Tenant string `help:"The tenant." required:"" placeholder:"ID"`
-	State  string `help:"Only rows in this state: ${enum}." enum:"pending,claimed,done,failed," default:""`
+	State  string `help:"Only rows in this state: ${enum}." enum:"any,pending,claimed,done,failed" default:"any"`
 	Limit  int    `help:"At most this many." default:"100"`
 	After  string `help:"Only rows after this id." placeholder:"ID"`
 	Output string `short:"o" help:"Form: ${enum}." enum:"table,json" default:"table"`
@@ -146,12 +146,16 @@ func (c *effectsLsCmd) Run(ctx context.Context, std streams) error {
 	if c.Limit < 1 || c.Limit > 10_000 {
 		return tracker.Fieldf("--limit", "must be 1 to 10000")
 	}
+	state := trigger.State(c.State)
+	if c.State == "any" {
+		state = ""
+	}
 	store, err := c.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer closeStore(store)
-	rows, err := store.EffectList(ctx, trigger.EffectListParams{TenantID: c.Tenant, State: trigger.State(c.State), AfterID: c.After, Limit: c.Limit})
+	rows, err := store.EffectList(ctx, trigger.EffectListParams{TenantID: c.Tenant, State: state, AfterID: c.After, Limit: c.Limit})
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ var demoOrder = []string{
 
 type demoCmd struct {
 	Stay   bool   `help:"Leave the server up afterwards, until interrupted."`
-	Listen string `help:"Address to answer on; a free port by default." default:"127.0.0.1:0" placeholder:"HOST:PORT"`
+	Listen string `help:"Address to answer on; a free port by default." default:"127.0.0.1:0"`
 	mongoFlags
 	sealFlags
 	LogLevel string `help:"Least level to log: ${enum}." enum:"debug,info,warn,error" default:"warn"`

@@ -8,12 +8,13 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/triggerd/triggerd/internal/seal"
 	"github.com/triggerd/triggerd/pkg/launch"
 	"github.com/triggerd/triggerd/pkg/server"
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
-// timingFlags are the numbers of design section 3.
+// timingFlags are the numbers that docs/configuration.md explains.
 type timingFlags struct {
 	Lease           time.Duration `help:"How long a claim holds a row." default:"2m"`
 	AttemptDeadline time.Duration `help:"Longest that one attempt may take; shorter than the lease." default:"90s"`
@@ -34,7 +35,7 @@ func (f timingFlags) timing(store time.Duration) server.Timing {
 }
 
 type serveCmd struct {
-	Listen string `help:"Address to answer on." default:"127.0.0.1:8080" placeholder:"HOST:PORT"`
+	Listen string `help:"Address to answer on." default:"127.0.0.1:8080"`
 	Apply  string `help:"A triggers.yaml to apply before serving." placeholder:"FILE"`
 	Name   string `help:"Name of this replica, on the rows that it claims; made up if empty." placeholder:"NAME"`
 	mongoFlags
@@ -78,6 +79,9 @@ func (c *serveCmd) Run(ctx context.Context, std streams) error {
 			return err
 		}
 		fmt.Fprintln(std.out, "admin token (of this process only):", token)
+	}
+	if _, missing := sealer.(seal.Missing); missing && c.MongoURI != "" {
+		log.Warn().Msg("NO SEAL KEY: bots can't be launched and deliveries can't be verified; set " + seal.KeyEnv + " or --seal-key-file to the key that the secrets were sealed with")
 	}
 	launcher := launch.NewHTTP(launch.HTTPParams{Timeout: c.HTTPTimeout, UserAgent: "triggerd/" + version})
 	defer launcher.Close()

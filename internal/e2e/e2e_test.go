@@ -65,8 +65,8 @@ func triggerd(t *testing.T, env []string, args ...string) (stdout, stderr string
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	err := cmd.Run()
 	require.NoError(t, ctx.Err(), "%v did not end\n%s%s", args, &out, &errOut)
-	if err != nil {
-		require.IsType(t, &exec.ExitError{}, err)
+	if exit := (*exec.ExitError)(nil); err != nil {
+		require.ErrorAs(t, err, &exit)
 	}
 	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
 }
@@ -305,8 +305,9 @@ func TestTwoReplicasOneKilled(t *testing.T) {
 	labeled := ps["issues.labeled"]
 	half, sent := newHalfBody(labeled.Body)
 	broken := make(chan error, 1)
+	req := request(t, victim.addr, hook, labeled, ids[labeled.Name], half)
 	go func() {
-		resp, err := client.Do(request(t, victim.addr, hook, labeled, ids[labeled.Name], half))
+		resp, err := client.Do(req)
 		if err == nil {
 			_ = resp.Body.Close()
 		}

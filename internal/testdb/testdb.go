@@ -41,6 +41,11 @@ var find = sync.OnceValues(func() (string, error) {
 	return fromScript(ctx)
 })
 
+// NeedsScript reports whether the test database is the one of scripts/testdb.
+func NeedsScript(ctx context.Context) bool {
+	return os.Getenv(EnvURI) == "" && !dockerAnswers(ctx)
+}
+
 // URI returns the URI of the test database; it fails the test if there is none.
 func URI(tb testing.TB) string {
 	tb.Helper()

@@ -13,7 +13,7 @@ import (
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
-// The collections (design section 7).
+// The collections (docs/architecture.md).
 const (
 	collTenants       = "tenants"
 	collBoards        = "boards"

@@ -25,7 +25,7 @@ import (
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
-// TimeoutDefault bounds one database operation (design section 3, Numbers).
+// TimeoutDefault bounds one database operation (docs/configuration.md).
 const TimeoutDefault = trigger.StoreTimeoutDefault
 
 // DatabaseDefault is the database used when none is named.

@@ -183,6 +183,11 @@ func (s *Server) issue(w http.ResponseWriter, r *http.Request, hook *trigger.Hoo
 			writeProblem(w, http.StatusUnprocessableEntity, "the issue does not fit on a card", field)
 			return
 		}
+		if errors.Is(err, tracker.ErrPendingFull) {
+			s.log.Warn().Err(err).Str("tenant", hook.TenantID).Str("card", cardID).Msg("hook: card is full")
+			writeProblem(w, http.StatusServiceUnavailable, tracker.ErrPendingFull.Error()+"; deliver it again")
+			return
+		}
 		if err != nil {
 			unavailable(err, "store delivery")
 			return

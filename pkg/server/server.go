@@ -36,7 +36,7 @@ type Params struct {
 	Settled func(row trigger.Effect, s trigger.Settle)
 }
 
-// Timing holds the numbers of design section 3.
+// Timing holds the numbers that the guarantees depend on.
 type Timing struct {
 	Lease           time.Duration
 	AttemptDeadline time.Duration

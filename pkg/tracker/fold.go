@@ -9,7 +9,7 @@ import (
 )
 
 // Fold is the one form in which labels and actors are compared: trimmed,
-// Unicode NFC, full case folding (design section 5). Matching, consuming and
+// Unicode NFC, full case folding (docs/triggers-yaml.md). Matching, consuming and
 // uniqueness all use it, so that they never disagree.
 func Fold(s string) string {
 	// A Caser keeps state, so each call makes its own. Folding can undo the

@@ -2,6 +2,7 @@ package tracker_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -86,7 +87,7 @@ func TestDeliveriesAreBounded(t *testing.T) {
 	var c tracker.Card
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for i := range tracker.DeliveriesMax + 5 {
-		c.AddDelivery("h", fmt.Sprint(i), now)
+		c.AddDelivery("h", strconv.Itoa(i), now)
 	}
 	require.Len(t, c.Deliveries, tracker.DeliveriesMax)
 	require.False(t, c.HasDelivery("h", "4"))

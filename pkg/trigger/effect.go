@@ -14,7 +14,7 @@ const KindLaunch EffectKind = "launch"
 // Known reports whether this version may claim rows of the kind (R2).
 func (k EffectKind) Known() bool { return k == KindLaunch || k == "" }
 
-// State is where a row stands (design section 4).
+// State is where a row stands (docs/architecture.md).
 type State string
 
 // The states that this version brings rows into.

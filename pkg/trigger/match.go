@@ -9,8 +9,8 @@ import (
 // ChainDepthMax is how long a chain of causes may get before it is cut.
 const ChainDepthMax = 8
 
-// Matches reports whether the event fires the subscription (design section
-// 5). It depends on its arguments alone.
+// Matches reports whether the event fires the subscription
+// (docs/triggers-yaml.md). It depends on its arguments alone.
 func (s *Subscription) Matches(e *Event) bool {
 	if e.Source == SourceVoid || e.After == nil || !s.accepts(e) {
 		return false
@@ -77,7 +77,7 @@ func foldContains(list []string, s string) bool {
 	return slices.ContainsFunc(list, func(have string) bool { return tracker.Fold(have) == f })
 }
 
-// Row makes the row that the subscription owes for an event that fires it. A
+// row makes the row that the subscription owes for an event that fires it. A
 // chain of causes that comes back to the same subscription and card, or grows
 // past ChainDepthMax, is cut: the row is then done from the start, and visible.
 func (s *Subscription) row(e *Event, clock Clock) Effect {

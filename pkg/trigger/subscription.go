@@ -74,7 +74,7 @@ func (f *EventFilter) empty() bool {
 }
 
 // firesOnEvent reports whether each accepted event fires the subscription,
-// instead of the edge of its state conditions (design section 5).
+// instead of the edge of its state conditions (docs/triggers-yaml.md).
 func (s *Subscription) firesOnEvent() bool {
 	return len(s.On.Kinds) > 0 || s.On.From != "" || s.On.To != ""
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/triggerd/triggerd/pkg/tracker"
 )
 
-// Defaults of the tail (design section 3, Numbers).
+// Defaults of the tail.
 const (
 	TailBatchDefault = 500
 	PollDefault      = 200 * time.Millisecond

@@ -14,7 +14,7 @@ import (
 	"github.com/triggerd/triggerd/internal/startstop"
 )
 
-// Defaults of the worker (design section 3, Numbers).
+// Defaults of the worker.
 const (
 	SlotsDefault           = 64
 	LeaseDefault           = 2 * time.Minute
@@ -56,6 +56,8 @@ type EffectWorker struct {
 	inflight sync.WaitGroup
 	mu       sync.Mutex
 	busy     int
+	// reclaimed is held by the one row in flight whose lease had run out.
+	reclaimed bool
 }
 
 // Wake makes the worker look for due lanes at once.
@@ -131,35 +133,31 @@ func (w *EffectWorker) round(ctx, attempts context.Context) (more bool, err erro
 // lane claims up to share rows of a lane. It reports true when the lane may
 // have more that are due; else it moves the lane's due time to its next row.
 func (w *EffectWorker) lane(ctx, attempts context.Context, lane Lane, share int) (full bool, err error) {
-	// Expired claims come one at a time, so that a row that kills its worker
-	// does not cost its neighbours an attempt (W4).
-	began := time.Now()
-	row, err := w.Outbox.EffectReclaim(ctx, w.claim(lane, 1))
+	reclaimed, err := w.reclaim(ctx, attempts, lane)
 	if err != nil {
 		return false, err
 	}
-	reclaimed := 0
-	if row != nil {
-		reclaimed = 1
-		if row.State == StateClaimed {
-			w.dispatch(attempts, *row, began)
-		} else {
-			w.Logger.Error().Str("effect", row.ID).Str("reason", string(row.Reason)).Msg("effect failed")
-		}
+	if reclaimed {
+		share--
 	}
-	if share -= reclaimed; share > 0 {
-		began = time.Now()
+	if share > 0 {
+		began := time.Now()
 		rows, err := w.Outbox.EffectClaim(ctx, w.claim(lane, share))
 		for _, r := range rows {
-			w.dispatch(attempts, r, began)
+			w.dispatch(attempts, r, began, nil)
 		}
 		if err != nil {
 			return false, err
 		}
 		full = len(rows) == share
 	}
-	if full || reclaimed > 0 {
+	if full || reclaimed {
 		return true, nil
+	}
+	if w.reclaiming() {
+		// The lane may hold more rows whose lease has run out; it stays due,
+		// and the end of the one in flight wakes.
+		return false, nil
 	}
 	// The lane's version was read before its rows: a mark since then wins.
 	due, ok, err := w.Outbox.EffectNextDue(ctx, lane.TenantID, lane.Lane)
@@ -175,6 +173,39 @@ func (w *EffectWorker) lane(ctx, attempts context.Context, lane Lane, share int)
 	return false, nil
 }
 
+// reclaim takes one row of the lane whose lease has run out, unless one is in
+// flight already: a row that kills its worker must not cost the neighbours it
+// was claimed with an attempt each round (W4).
+func (w *EffectWorker) reclaim(ctx, attempts context.Context, lane Lane) (bool, error) {
+	if w.reclaiming() {
+		return false, nil
+	}
+	began := time.Now()
+	row, err := w.Outbox.EffectReclaim(ctx, w.claim(lane, 1))
+	if err != nil || row == nil {
+		return false, err
+	}
+	if row.State != StateClaimed {
+		w.Logger.Error().Str("effect", row.ID).Str("reason", string(row.Reason)).Msg("effect failed")
+		return true, nil
+	}
+	w.setReclaiming(true)
+	w.dispatch(attempts, *row, began, func() { w.setReclaiming(false) })
+	return true, nil
+}
+
+func (w *EffectWorker) reclaiming() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.reclaimed
+}
+
+func (w *EffectWorker) setReclaiming(on bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reclaimed = on
+}
+
 func (w *EffectWorker) claim(lane Lane, limit int) ClaimParams {
 	now := w.Clock.Now()
 	return ClaimParams{
@@ -183,11 +214,14 @@ func (w *EffectWorker) claim(lane Lane, limit int) ClaimParams {
 	}
 }
 
-func (w *EffectWorker) dispatch(attempts context.Context, row Effect, began time.Time) {
+func (w *EffectWorker) dispatch(attempts context.Context, row Effect, began time.Time, ended func()) {
 	w.take(1)
 	w.inflight.Go(func() {
 		defer func() {
 			w.take(-1)
+			if ended != nil {
+				ended()
+			}
 			w.wake.Nudge()
 		}()
 		w.execute(attempts, row, began)

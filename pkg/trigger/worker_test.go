@@ -188,6 +188,38 @@ func TestW3_ClaimThatCameBackTooLateIsSkipped(t *testing.T) {
 	})
 }
 
+func TestW4_OneReclaimedRowInFlight(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		inFlight, most := 0, 0
+		b := setup(t, 5, func(context.Context, trigger.LaunchRequest) (trigger.Launched, error) {
+			mu.Lock()
+			inFlight++
+			most = max(most, inFlight)
+			mu.Unlock()
+			time.Sleep(time.Second)
+			mu.Lock()
+			inFlight--
+			mu.Unlock()
+			return trigger.Launched{}, nil
+		})
+		// All were claimed together by a worker that one of them killed.
+		now := b.store.Now()
+		rows, err := b.store.EffectClaim(t.Context(), trigger.ClaimParams{
+			TenantID: "acme", Lane: trigger.LaneBot("bot"), Worker: "dead", ClaimID: "dead", Now: now, LeaseEnd: now.Add(-time.Second), Limit: 5,
+		})
+		require.NoError(t, err)
+		require.Len(t, rows, 5)
+		require.NoError(t, b.worker.Start(t.Context()))
+		for range 5 {
+			require.Equal(t, trigger.StateDone, (<-b.settles).To)
+		}
+		b.worker.Stop()
+		require.Equal(t, 1, most, "one at a time")
+	})
+}
+
 func TestW10_StopSettlesWhatIsInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
