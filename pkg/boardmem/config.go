@@ -71,6 +71,20 @@ func (s *Store) TenantGet(_ context.Context, tenantID string) (*trigger.Tenant, 
 	return s.tenants.get(tenantID, tenantID)
 }
 
+// TenantIDs implements trigger.Config.
+func (s *Store) TenantIDs(_ context.Context, afterID string, limit int) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ids []string
+	for k := range s.tenants.rows {
+		if k.tenant > afterID {
+			ids = append(ids, k.tenant)
+		}
+	}
+	slices.Sort(ids)
+	return ids[:min(len(ids), limit)], nil
+}
+
 // TenantSave implements trigger.Config.
 func (s *Store) TenantSave(_ context.Context, t *trigger.Tenant) error {
 	s.mu.Lock()

@@ -32,6 +32,7 @@ type Store struct {
 	subscriptions table[trigger.Subscription]
 	deliveries    map[deliveryKey]time.Time
 	tokens        map[string]*trigger.Token
+	replicas      map[string]time.Time
 }
 
 type (
@@ -41,10 +42,11 @@ type (
 
 // tenantLog is one tenant's events and head.
 type tenantLog struct {
-	events     map[int64]*trigger.Event
-	byEID      map[string]int64
-	head       *trigger.Head
-	drainAfter time.Time
+	events map[int64]*trigger.Event
+	byEID  map[string]int64
+	head   *trigger.Head
+	// highest is the highest seq that ever was in the log.
+	highest int64
 }
 
 var _ trigger.Store = (*Store)(nil)
@@ -62,6 +64,9 @@ func New() *Store {
 
 // Now implements trigger.Clock: this process is the database.
 func (s *Store) Now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
+
+// Epoch implements trigger.Epochs: there is one primary for ever.
+func (s *Store) Epoch() int64 { return 0 }
 
 // Ping implements trigger.Store.
 func (s *Store) Ping(context.Context) error { return nil }
@@ -100,19 +105,112 @@ func (s *Store) CardWrite(_ context.Context, w tracker.CardWrite) error {
 	return nil
 }
 
-// CardPendingRemove implements tracker.CardStore (E3).
-func (s *Store) CardPendingRemove(_ context.Context, tenantID, cardID string, eids []string) error {
+// CardsGet implements tracker.CardStore.
+func (s *Store) CardsGet(_ context.Context, tenantID string, cardIDs []string) ([]*tracker.Card, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	card, ok := s.cards[key{tenantID, cardID}]
-	if !ok {
-		return nil
+	var out []*tracker.Card
+	for _, id := range cardIDs {
+		if card, ok := s.cards[key{tenantID, id}]; ok {
+			c := clone.Of(*card)
+			out = append(out, &c)
+		}
 	}
-	card.Pending = slices.DeleteFunc(card.Pending, func(e tracker.BoardEvent) bool { return slices.Contains(eids, e.EID) })
-	if len(card.Pending) == 0 {
-		card.Pending, card.PendingAt = nil, time.Time{}
+	return out, nil
+}
+
+// CardWriteMany implements tracker.CardStore.
+func (s *Store) CardWriteMany(ctx context.Context, tenantID string, ws []tracker.CardWrite) ([]bool, error) {
+	stands := make([]bool, len(ws))
+	for i, w := range ws {
+		if w.Next.TenantID != tenantID {
+			return nil, fmt.Errorf("write card %s/%s: of another tenant", w.Next.TenantID, w.Next.ID)
+		}
+		stands[i] = s.CardWrite(ctx, w) == nil
+	}
+	return stands, nil
+}
+
+// CardPendingRemove implements tracker.CardStore (E3).
+func (s *Store) CardPendingRemove(_ context.Context, tenantID string, eidsByCard map[string][]string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, eids := range eidsByCard {
+		card, ok := s.cards[key{tenantID, id}]
+		if !ok {
+			continue
+		}
+		card.Pending = slices.DeleteFunc(card.Pending, func(e tracker.BoardEvent) bool { return slices.Contains(eids, e.EID) })
+		if len(card.Pending) == 0 {
+			card.Pending = nil
+			if !card.Deleted {
+				card.PendingAt = time.Time{}
+			}
+		}
 	}
 	return nil
+}
+
+// CardsPending implements tracker.CardStore.
+func (s *Store) CardsPending(_ context.Context, before time.Time, limit int) ([]tracker.PendingCard, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []tracker.PendingCard
+	for k, card := range s.cards {
+		if !card.PendingAt.IsZero() && !card.PendingAt.After(before) {
+			out = append(out, tracker.PendingCard{TenantID: k.tenant, CardID: k.id, PendingAt: card.PendingAt})
+		}
+	}
+	slices.SortFunc(out, func(a, b tracker.PendingCard) int {
+		return cmp.Or(a.PendingAt.Compare(b.PendingAt), cmp.Compare(a.TenantID, b.TenantID), cmp.Compare(a.CardID, b.CardID))
+	})
+	return out[:min(len(out), limit)], nil
+}
+
+// CardPendingTouch implements tracker.CardStore (E3).
+func (s *Store) CardPendingTouch(_ context.Context, p tracker.PendingCard, now time.Time) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	card, ok := s.cards[key{p.TenantID, p.CardID}]
+	if !ok || card.PendingAt.IsZero() || !card.PendingAt.Equal(p.PendingAt) {
+		return false, nil
+	}
+	card.PendingAt = now.Truncate(time.Millisecond)
+	return true, nil
+}
+
+// CardPendingEIDs implements tracker.CardStore (R4).
+func (s *Store) CardPendingEIDs(_ context.Context, tenantID string, eids []string) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for k, card := range s.cards {
+		if k.tenant != tenantID {
+			continue
+		}
+		for _, e := range card.Pending {
+			if slices.Contains(eids, e.EID) {
+				out = append(out, e.EID)
+			}
+		}
+	}
+	return out, nil
+}
+
+// CardBury implements tracker.CardStore (E4).
+func (s *Store) CardBury(_ context.Context, tenantID, cardID, incarnation string) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := key{tenantID, cardID}
+	card, ok := s.cards[k]
+	if !ok || card.Incarnation != incarnation {
+		return true, nil
+	}
+	if !card.Deleted || len(card.Pending) > 0 || len(card.Consumed) > 0 {
+		return false, nil
+	}
+	delete(s.cards, k)
+	return true, nil
 }
 
 func (s *Store) log(tenantID string) *tenantLog {
@@ -124,28 +222,56 @@ func (s *Store) log(tenantID string) *tenantLog {
 	return l
 }
 
-// SeqAllocate implements trigger.EventLog. A head is made lifted to the
-// highest seq that the tenant's log, rows or subscriptions know (T4).
-func (s *Store) SeqAllocate(_ context.Context, tenantID string, n int) (int64, error) {
+// SeqAllocate implements trigger.EventLog.
+func (s *Store) SeqAllocate(_ context.Context, tenantID string, n int, lost bool) (int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.log(tenantID).head
+	if h == nil {
+		return 0, fmt.Errorf("allocate %d seqs of %s: no head: %w", n, tenantID, tracker.ErrNotFound)
+	}
+	first := h.Seq + 1
+	h.Seq += int64(n)
+	if !h.Dirty {
+		h.Dirty, h.DrainAfter = true, s.Now()
+	}
+	if lost {
+		h.PatienceMS = trigger.Doubled(h.PatienceMS)
+	}
+	return first, nil
+}
+
+// bounds returns the lowest and highest seq in the log; 0 if it is empty.
+func (l *tenantLog) bounds() (lowest, highest int64) {
+	for seq := range l.events {
+		highest = max(highest, seq)
+		if lowest == 0 || seq < lowest {
+			lowest = seq
+		}
+	}
+	return lowest, highest
+}
+
+// HeadLift implements trigger.Heads (T4).
+func (s *Store) HeadLift(_ context.Context, tenantID string) (trigger.Lifted, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.log(tenantID)
-	if l.head == nil {
-		var logged []int64
-		for seq := range l.events {
-			logged = append(logged, seq)
-		}
-		known := s.EffectMaxSeq(tenantID)
-		for _, sub := range s.subscriptions.list(tenantID) {
-			known = max(known, sub.ActiveFromSeq)
-		}
-		head := trigger.SeedHead(tenantID, logged, known)
-		l.head = &head
+	lowest, highest := l.bounds()
+	known := s.EffectMaxSeq(tenantID)
+	for _, sub := range s.subscriptions.list(tenantID) {
+		known = max(known, sub.ActiveFromSeq)
 	}
-	first := l.head.Seq + 1
-	l.head.Seq += int64(n)
-	l.head.Dirty = true
-	return first, nil
+	next := trigger.LiftHead(l.head, tenantID, lowest, highest, known)
+	out := trigger.Lifted{Created: l.head == nil, Log: highest > 0, To: next.Seq}
+	if l.head != nil {
+		out.From = l.head.Seq
+	}
+	if out.Created || next.Seq != l.head.Seq || next.Dirty != l.head.Dirty {
+		next.DrainAfter = s.Now()
+		l.head = &next
+	}
+	return out, nil
 }
 
 // EventInsertMany implements trigger.EventLog.
@@ -154,32 +280,49 @@ func (s *Store) EventInsertMany(_ context.Context, tenantID string, events []tri
 	defer s.mu.Unlock()
 	l := s.log(tenantID)
 	for _, e := range events {
-		if !l.insert(e) {
+		if !l.insert(e, s.Now()) {
 			return fmt.Errorf("insert event %s (%s): %w", e.ID(), e.EID, trigger.ErrEventExists)
 		}
 	}
 	return nil
 }
 
-func (l *tenantLog) insert(e trigger.Event) bool {
+func (l *tenantLog) insert(e trigger.Event, now time.Time) bool {
 	_, seqTaken := l.events[e.Seq]
 	_, eidTaken := l.byEID[e.EID]
 	if seqTaken || eidTaken {
 		return false
 	}
 	stored := clone.Of(e)
+	stored.LoggedAt = now
+	l.highest = max(l.highest, e.Seq)
 	l.events[e.Seq], l.byEID[e.EID] = &stored, e.Seq
 	return true
 }
 
 // EventFillVoids implements trigger.EventLog.
-func (s *Store) EventFillVoids(_ context.Context, tenantID string, first, last int64) error {
+func (s *Store) EventFillVoids(_ context.Context, tenantID string, seqs []int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for seq := first; seq <= last; seq++ {
-		s.log(tenantID).insert(trigger.VoidEvent(tenantID, seq))
+	for _, seq := range seqs {
+		s.log(tenantID).insert(trigger.VoidEvent(tenantID, seq), s.Now())
 	}
 	return nil
+}
+
+// EventSeqs implements trigger.EventLog.
+func (s *Store) EventSeqs(_ context.Context, tenantID string, after, upTo int64) ([]int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []int64
+	l := s.log(tenantID)
+	for seq := range l.events {
+		if seq > after && seq <= upTo {
+			out = append(out, seq)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
 }
 
 // EventSeqsByEID implements trigger.EventLog.
@@ -201,7 +344,7 @@ func (s *Store) EventList(_ context.Context, tenantID string, after, upTo int64)
 	defer s.mu.Unlock()
 	var out []trigger.Event
 	l := s.log(tenantID)
-	for seq := after + 1; seq <= upTo; seq++ {
+	for seq := after + 1; seq <= min(upTo, l.highest); seq++ {
 		if e, ok := l.events[seq]; ok {
 			out = append(out, clone.Of(*e))
 		}
@@ -222,18 +365,32 @@ func (s *Store) HeadGet(_ context.Context, tenantID string) (*trigger.Head, erro
 }
 
 // HeadsDirty implements trigger.Heads.
-func (s *Store) HeadsDirty(_ context.Context, now time.Time, limit int) ([]string, error) {
+func (s *Store) HeadsDirty(_ context.Context, now time.Time, limit int) ([]trigger.DirtyTenant, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []string
+	var out []trigger.DirtyTenant
 	for tenant, l := range s.logs {
-		if l.head != nil && l.head.Dirty && !l.drainAfter.After(now) {
-			out = append(out, tenant)
+		if l.head != nil && l.head.Dirty && !l.head.DrainAfter.After(now) {
+			out = append(out, trigger.DirtyTenant{TenantID: tenant, Since: l.head.DrainAfter})
 		}
 	}
-	slices.SortFunc(out, func(a, b string) int {
-		return cmp.Or(s.logs[a].drainAfter.Compare(s.logs[b].drainAfter), cmp.Compare(a, b))
+	slices.SortFunc(out, func(a, b trigger.DirtyTenant) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.TenantID, b.TenantID))
 	})
+	return out[:min(len(out), limit)], nil
+}
+
+// HeadList implements trigger.Heads.
+func (s *Store) HeadList(_ context.Context, afterTenantID string, limit int) ([]trigger.Head, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []trigger.Head
+	for tenant, l := range s.logs {
+		if l.head != nil && tenant > afterTenantID {
+			out = append(out, *l.head)
+		}
+	}
+	slices.SortFunc(out, func(a, b trigger.Head) int { return cmp.Compare(a.TenantID, b.TenantID) })
 	return out[:min(len(out), limit)], nil
 }
 
@@ -241,13 +398,11 @@ func (s *Store) HeadsDirty(_ context.Context, now time.Time, limit int) ([]strin
 func (s *Store) HeadAdvance(_ context.Context, tenantID string, from, to int64) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.log(tenantID)
-	if l.head == nil || l.head.Cursor != from || l.head.Seq < to || to < from {
+	h := s.log(tenantID).head
+	if h == nil || h.Cursor != from || h.Seq < to || to < from {
 		return false, nil
 	}
-	l.head.Cursor = to
-	l.head.Dirty = l.head.Seq > to
-	l.drainAfter = s.Now()
+	h.Cursor, h.Dirty, h.DrainAfter = to, h.Seq > to, s.Now()
 	return true, nil
 }
 
@@ -255,7 +410,88 @@ func (s *Store) HeadAdvance(_ context.Context, tenantID string, from, to int64) 
 func (s *Store) HeadDefer(_ context.Context, tenantID string, until time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.log(tenantID).drainAfter = until.Truncate(time.Millisecond)
+	if h := s.log(tenantID).head; h != nil {
+		h.DrainAfter = until.Truncate(time.Millisecond)
+	}
+	return nil
+}
+
+// HeadWatchHole implements trigger.Heads (T3).
+func (s *Store) HeadWatchHole(_ context.Context, tenantID string, cursor, upTo int64, now time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.log(tenantID).head; h != nil && h.Cursor == cursor && h.HoleUpTo <= cursor {
+		h.HoleUpTo, h.HoleSince = upTo, now.Truncate(time.Millisecond)
+	}
+	return nil
+}
+
+// HeadWatchPoison implements trigger.Heads (T5).
+func (s *Store) HeadWatchPoison(_ context.Context, tenantID string, seq int64, now time.Time) (trigger.PoisonWatch, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.log(tenantID).head
+	if h == nil {
+		return trigger.PoisonWatch{}, fmt.Errorf("watch event %d of %s: %w", seq, tenantID, tracker.ErrNotFound)
+	}
+	if h.Poison.Seq != seq {
+		h.Poison = trigger.PoisonWatch{Seq: seq, Since: now.Truncate(time.Millisecond)}
+	}
+	h.Poison.Tries++
+	return h.Poison, nil
+}
+
+// EventsRemovable implements trigger.Retention.
+func (s *Store) EventsRemovable(_ context.Context, tenantID string, upTo int64, before time.Time, limit int) ([]trigger.EventRef, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []trigger.EventRef
+	for seq, e := range s.log(tenantID).events {
+		if seq <= upTo && e.LoggedAt.Before(before) {
+			out = append(out, trigger.EventRef{Seq: seq, EID: e.EID})
+		}
+	}
+	slices.SortFunc(out, func(a, b trigger.EventRef) int { return cmp.Compare(a.Seq, b.Seq) })
+	return out[:min(len(out), limit)], nil
+}
+
+// EventRemoveMany implements trigger.Retention.
+func (s *Store) EventRemoveMany(_ context.Context, tenantID string, seqs []int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.log(tenantID)
+	for _, seq := range seqs {
+		if e, ok := l.events[seq]; ok {
+			delete(l.byEID, e.EID)
+			delete(l.events, seq)
+		}
+	}
+	return nil
+}
+
+// ReplicaBeat implements trigger.Replicas.
+func (s *Store) ReplicaBeat(_ context.Context, name string, now, since time.Time) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.replicas == nil {
+		s.replicas = make(map[string]time.Time)
+	}
+	s.replicas[name] = now
+	var live []string
+	for n, at := range s.replicas {
+		if !at.Before(since) {
+			live = append(live, n)
+		}
+	}
+	slices.Sort(live)
+	return live, nil
+}
+
+// ReplicaLeave implements trigger.Replicas.
+func (s *Store) ReplicaLeave(_ context.Context, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.replicas, name)
 	return nil
 }
 

@@ -49,6 +49,20 @@ func (s *Store) TenantGet(ctx context.Context, tenantID string) (*trigger.Tenant
 	return findOne[trigger.Tenant](ctx, s, collTenants, bson.D{{Key: "_id", Value: tenantID}})
 }
 
+// TenantIDs implements trigger.Config.
+func (s *Store) TenantIDs(ctx context.Context, afterID string, limit int) ([]string, error) {
+	tenants, err := findAll[trigger.Tenant](ctx, s, collTenants, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: afterID}}}},
+		options.Find().SetSort(asc("_id")).SetLimit(int64(limit)).SetProjection(asc("id")))
+	if err != nil {
+		return nil, fmt.Errorf("tenants after %s: %w", afterID, err)
+	}
+	ids := make([]string, len(tenants))
+	for i, t := range tenants {
+		ids[i] = t.ID
+	}
+	return ids, nil
+}
+
 // TenantSave implements trigger.Config.
 func (s *Store) TenantSave(ctx context.Context, t *trigger.Tenant) error {
 	return save(ctx, s, collTenants, t.ID, t.Revision, *t)

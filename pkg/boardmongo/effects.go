@@ -57,8 +57,13 @@ func (s *Store) EffectMaterialize(ctx context.Context, tenantID string, rows []t
 		}
 		return refs, nil
 	case onlyDuplicates(err):
-		// Another replica was there: what the store holds counts.
-		return s.effectRefs(ctx, tenantID, ids)
+		// Another replica was there: what the store holds counts. A duplicate
+		// key alone is no proof that the other's row will stay (T1).
+		refs, err := s.effectRefs(ctx, tenantID, ids)
+		if err == nil && len(refs) != len(ids) {
+			err = fmt.Errorf("%d of %d rows of %s are there after a race", len(refs), len(ids), tenantID)
+		}
+		return refs, err
 	}
 	return nil, fmt.Errorf("insert %d rows of %s: %w", len(absent), tenantID, err)
 }
@@ -277,9 +282,13 @@ func (s *Store) EffectGet(ctx context.Context, tenantID, effectID string) (*trig
 	return row, nil
 }
 
+func withoutBodies() *options.FindOptionsBuilder {
+	return options.Find().SetProjection(bson.D{{Key: "plan", Value: 0}, {Key: "rendered", Value: 0}})
+}
+
 // EffectListByEvent implements trigger.EffectOutbox.
 func (s *Store) EffectListByEvent(ctx context.Context, tenantID, eventID string) ([]trigger.Effect, error) {
-	rows, err := findAll[trigger.Effect](ctx, s, collEffects, append(keyRange(eventID+"|"), bson.E{Key: "tenant_id", Value: tenantID}))
+	rows, err := findAll[trigger.Effect](ctx, s, collEffects, append(keyRange(eventID+"|"), bson.E{Key: "tenant_id", Value: tenantID}), withoutBodies())
 	if err != nil {
 		return nil, fmt.Errorf("rows of event %s: %w", eventID, err)
 	}
@@ -297,7 +306,7 @@ func (s *Store) EffectList(ctx context.Context, p trigger.EffectListParams) ([]t
 	if p.State != "" {
 		filter = append(filter, bson.E{Key: "state", Value: p.State})
 	}
-	rows, err := findAll[trigger.Effect](ctx, s, collEffects, filter, options.Find().SetSort(asc("_id")).SetLimit(int64(p.Limit)))
+	rows, err := findAll[trigger.Effect](ctx, s, collEffects, filter, withoutBodies().SetSort(asc("_id")).SetLimit(int64(p.Limit)))
 	if err != nil {
 		return nil, fmt.Errorf("list effects of %s: %w", p.TenantID, err)
 	}

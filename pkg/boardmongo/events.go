@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -18,81 +17,120 @@ import (
 
 // headDoc is a tenant's head as stored.
 type headDoc struct {
-	TenantID   string    `bson:"_id"`
-	Seq        int64     `bson:"seq"`
-	Cursor     int64     `bson:"cursor"`
-	Dirty      bool      `bson:"dirty"`
-	DrainAfter time.Time `bson:"drain_after"`
+	Key          string `bson:"_id"`
+	trigger.Head `bson:",inline"`
 }
 
-// SeqAllocate implements trigger.EventLog.
-func (s *Store) SeqAllocate(ctx context.Context, tenantID string, n int) (int64, error) {
-	for range 3 {
-		last, err := s.seqIncrement(ctx, tenantID, n)
-		if err == nil {
-			return last - int64(n) + 1, nil
-		}
-		if !errors.Is(err, mongo.ErrNoDocuments) {
-			return 0, fmt.Errorf("allocate %d seqs of %s: %w", n, tenantID, err)
-		}
-		if err := s.headCreate(ctx, tenantID); err != nil {
-			return 0, fmt.Errorf("make head of %s: %w", tenantID, err)
-		}
-	}
-	return 0, fmt.Errorf("allocate %d seqs of %s: the head does not stay", n, tenantID)
-}
-
-func (s *Store) seqIncrement(ctx context.Context, tenantID string, n int) (int64, error) {
+// SeqAllocate implements trigger.EventLog. DrainAfter becomes the time since
+// when the head is dirty.
+func (s *Store) SeqAllocate(ctx context.Context, tenantID string, n int, lost bool) (int64, error) {
 	ctx, cancel := s.op(ctx)
 	defer cancel()
+	set := bson.D{
+		{Key: "seq", Value: bson.D{{Key: "$add", Value: bson.A{"$seq", int64(n)}}}},
+		{Key: "dirty", Value: true},
+		{Key: "drain_after", Value: bson.D{{Key: "$cond", Value: bson.A{"$dirty", "$drain_after", "$$NOW"}}}},
+	}
+	if lost {
+		doubled := bson.D{{Key: "$multiply", Value: bson.A{
+			bson.D{{Key: "$max", Value: bson.A{bson.D{{Key: "$ifNull", Value: bson.A{"$patience_ms", int64(0)}}}, trigger.HoleWaitDefault.Milliseconds()}}}, int64(2),
+		}}}
+		set = append(set, bson.E{Key: "patience_ms", Value: bson.D{{Key: "$min", Value: bson.A{doubled, trigger.PatienceMax.Milliseconds()}}}})
+	}
 	var head headDoc
-	err := s.db.Collection(collHeads).FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: tenantID}}, bson.D{
-		{Key: "$inc", Value: bson.D{{Key: "seq", Value: int64(n)}}},
-		{Key: "$set", Value: bson.D{{Key: "dirty", Value: true}}},
-	}, options.FindOneAndUpdate().SetReturnDocument(options.After)).Decode(&head)
-	return head.Seq, err
+	err := s.db.Collection(collHeads).FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: tenantID}}, mongo.Pipeline{{{Key: "$set", Value: set}}},
+		options.FindOneAndUpdate().SetReturnDocument(options.After).SetProjection(asc("seq"))).Decode(&head)
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		err = tracker.ErrNotFound
+	}
+	if err != nil {
+		return 0, fmt.Errorf("allocate %d seqs of %s: %w", n, tenantID, err)
+	}
+	return head.Seq - int64(n) + 1, nil
 }
 
-// headCreate makes the head of a tenant that has none, from what the database
-// knows of the tenant (T4).
-func (s *Store) headCreate(ctx context.Context, tenantID string) error {
-	var logged []int64
-	for _, order := range []int{1, -1} {
-		events, err := findAll[trigger.Event](ctx, s, collEvents, bson.D{{Key: "tenant_id", Value: tenantID}},
-			options.Find().SetSort(bson.D{{Key: "tenant_id", Value: order}, {Key: "seq", Value: order}}).SetLimit(1))
+// HeadLift implements trigger.Heads (T4).
+func (s *Store) HeadLift(ctx context.Context, tenantID string) (trigger.Lifted, error) {
+	for range 10 {
+		have, err := s.HeadGet(ctx, tenantID)
+		if err != nil && !errors.Is(err, tracker.ErrNotFound) {
+			return trigger.Lifted{}, err
+		}
+		lowest, highest, known, err := s.seqsKnown(ctx, tenantID)
 		if err != nil {
-			return err
+			return trigger.Lifted{}, fmt.Errorf("lift head of %s: %w", tenantID, err)
+		}
+		next := trigger.LiftHead(have, tenantID, lowest, highest, known)
+		out := trigger.Lifted{Created: have == nil, Log: highest > 0, To: next.Seq}
+		if have != nil {
+			out.From = have.Seq
+			if next.Seq == have.Seq && next.Dirty == have.Dirty {
+				return out, nil
+			}
+		}
+		next.DrainAfter = s.Now()
+		switch stands, err := s.headPut(ctx, have, next); {
+		case err != nil:
+			return trigger.Lifted{}, fmt.Errorf("lift head of %s: %w", tenantID, err)
+		case stands:
+			return out, nil
+		}
+	}
+	return trigger.Lifted{}, fmt.Errorf("lift head of %s: it does not hold still", tenantID)
+}
+
+// headPut writes a lifted head, if it still is as it was read.
+func (s *Store) headPut(ctx context.Context, have *trigger.Head, next trigger.Head) (bool, error) {
+	if have != nil {
+		return s.updateOne(ctx, collHeads, bson.D{
+			{Key: "_id", Value: next.TenantID}, {Key: "seq", Value: have.Seq}, {Key: "cursor", Value: have.Cursor},
+		}, bson.D{{Key: "$set", Value: bson.D{
+			{Key: "seq", Value: next.Seq}, {Key: "cursor", Value: next.Cursor}, {Key: "dirty", Value: next.Dirty}, {Key: "drain_after", Value: next.DrainAfter},
+		}}})
+	}
+	ctx, cancel := s.op(ctx)
+	defer cancel()
+	_, err := s.db.Collection(collHeads).InsertOne(ctx, headDoc{next.TenantID, next})
+	if mongo.IsDuplicateKeyError(err) {
+		return false, nil // another replica made it
+	}
+	return err == nil, err
+}
+
+// seqsKnown reads which seqs a tenant's log, rows and subscriptions know.
+func (s *Store) seqsKnown(ctx context.Context, tenantID string) (lowest, highest, known int64, err error) {
+	for order, seq := range map[int]*int64{1: &lowest, -1: &highest} {
+		events, err := findAll[seqOnly](ctx, s, collEvents, bson.D{{Key: "tenant_id", Value: tenantID}},
+			options.Find().SetSort(bson.D{{Key: "tenant_id", Value: order}, {Key: "seq", Value: order}}).SetLimit(1).SetProjection(asc("seq")))
+		if err != nil {
+			return 0, 0, 0, err
 		}
 		for _, e := range events {
-			logged = append(logged, e.Seq)
+			*seq = e.Seq
 		}
 	}
 	// A row's key holds its event's seq: the last key of the tenant has the
 	// highest.
-	rows, err := findAll[trigger.Effect](ctx, s, collEffects, keyRange(tenantID+"/"),
-		options.Find().SetSort(bson.D{{Key: "_id", Value: -1}}).SetLimit(1))
+	rows, err := findAll[trigger.EffectSeq](ctx, s, collEffects, keyRange(tenantID+"/"),
+		options.Find().SetSort(bson.D{{Key: "_id", Value: -1}}).SetLimit(1).SetProjection(asc("id", "event_seq")))
 	if err != nil {
-		return err
+		return 0, 0, 0, err
 	}
-	var known int64
 	for _, row := range rows {
 		known = max(known, row.EventSeq)
 	}
 	subs, err := s.SubscriptionList(ctx, tenantID)
 	if err != nil {
-		return err
+		return 0, 0, 0, err
 	}
-	for _, sub := range subs {
-		known = max(known, sub.ActiveFromSeq)
+	for i := range subs {
+		known = max(known, subs[i].ActiveFromSeq)
 	}
-	head := trigger.SeedHead(tenantID, logged, known)
-	ctx, cancel := s.op(ctx)
-	defer cancel()
-	_, err = s.db.Collection(collHeads).InsertOne(ctx, headDoc{TenantID: tenantID, Seq: head.Seq, Cursor: head.Cursor, Dirty: head.Dirty, DrainAfter: s.Now()})
-	if mongo.IsDuplicateKeyError(err) {
-		return nil // another replica made it
-	}
-	return err
+	return lowest, highest, known, nil
+}
+
+type seqOnly struct {
+	Seq int64 `json:"seq"`
 }
 
 // keyRange is the filter of all keys with a prefix.
@@ -109,8 +147,10 @@ func prefixEnd(prefix string) string {
 // EventInsertMany implements trigger.EventLog (E2): one ordered insert.
 func (s *Store) EventInsertMany(ctx context.Context, tenantID string, events []trigger.Event) error {
 	docs := make([]doc[trigger.Event], len(events))
+	now := s.Now()
 	for i := range events {
 		docs[i] = doc[trigger.Event]{events[i].ID(), events[i]}
+		docs[i].V.LoggedAt = now
 	}
 	ctx, cancel := s.op(ctx)
 	defer cancel()
@@ -125,19 +165,42 @@ func (s *Store) EventInsertMany(ctx context.Context, tenantID string, events []t
 }
 
 // EventFillVoids implements trigger.EventLog.
-func (s *Store) EventFillVoids(ctx context.Context, tenantID string, first, last int64) error {
-	var docs []doc[trigger.Event]
-	for seq := first; seq <= last; seq++ {
+func (s *Store) EventFillVoids(ctx context.Context, tenantID string, seqs []int64) error {
+	docs := make([]doc[trigger.Event], len(seqs))
+	now := s.Now()
+	for i, seq := range seqs {
 		void := trigger.VoidEvent(tenantID, seq)
-		docs = append(docs, doc[trigger.Event]{void.ID(), void})
+		void.LoggedAt = now
+		docs[i] = doc[trigger.Event]{void.ID(), void}
 	}
 	ctx, cancel := s.op(ctx)
 	defer cancel()
 	_, err := s.db.Collection(collEvents).InsertMany(ctx, docs, options.InsertMany().SetOrdered(false))
 	if err != nil && !onlyDuplicates(err) {
-		return fmt.Errorf("give up seqs %d to %d of %s: %w", first, last, tenantID, err)
+		return fmt.Errorf("give up %d seqs of %s: %w", len(seqs), tenantID, err)
 	}
 	return nil
+}
+
+// EventSeqs implements trigger.EventLog.
+func (s *Store) EventSeqs(ctx context.Context, tenantID string, after, upTo int64) ([]int64, error) {
+	events, err := findAll[seqOnly](ctx, s, collEvents, seqRange(tenantID, after, upTo), options.Find().SetProjection(asc("seq")))
+	if err != nil {
+		return nil, fmt.Errorf("seqs of %s after %d: %w", tenantID, after, err)
+	}
+	out := make([]int64, len(events))
+	for i, e := range events {
+		out[i] = e.Seq
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+func seqRange(tenantID string, after, upTo int64) bson.D {
+	return bson.D{
+		{Key: "tenant_id", Value: tenantID},
+		{Key: "seq", Value: bson.D{{Key: "$gt", Value: after}, {Key: "$lte", Value: upTo}}},
+	}
 }
 
 // onlyDuplicates reports whether all that went wrong with an insert is that
@@ -170,74 +233,33 @@ func (s *Store) EventSeqsByEID(ctx context.Context, tenantID string, eids []stri
 	return out, nil
 }
 
-// EventList implements trigger.EventLog.
+// EventList implements trigger.EventLog. Each event is decoded on its own, so
+// that one that can't be does not hide the others (T5).
 func (s *Store) EventList(ctx context.Context, tenantID string, after, upTo int64) ([]trigger.Event, error) {
-	events, err := findAll[trigger.Event](ctx, s, collEvents, bson.D{
-		{Key: "tenant_id", Value: tenantID},
-		{Key: "seq", Value: bson.D{{Key: "$gt", Value: after}, {Key: "$lte", Value: upTo}}},
-	})
+	ctx, cancel := s.op(ctx)
+	defer cancel()
+	wrap := func(err error) error { return fmt.Errorf("list events of %s after %d: %w", tenantID, after, err) }
+	cur, err := s.db.Collection(collEvents).Find(ctx, seqRange(tenantID, after, upTo))
 	if err != nil {
-		return nil, fmt.Errorf("list events of %s after %d: %w", tenantID, after, err)
+		return nil, wrap(err)
+	}
+	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
+	var events []trigger.Event
+	for cur.Next(ctx) {
+		var d doc[trigger.Event]
+		if err := cur.Decode(&d); err != nil {
+			seq, ok := cur.Current.Lookup("seq").AsInt64OK()
+			if !ok {
+				return nil, wrap(fmt.Errorf("an event without a seq: %w", err))
+			}
+			d.V = trigger.Event{TenantID: tenantID, Seq: seq, Undecodable: err.Error()}
+		}
+		events = append(events, d.V)
+	}
+	if err := cur.Err(); err != nil {
+		return nil, wrap(err)
 	}
 	// The range bounds the read, so it is sorted here.
 	slices.SortFunc(events, func(a, b trigger.Event) int { return cmp.Compare(a.Seq, b.Seq) })
 	return events, nil
-}
-
-// HeadGet implements trigger.Heads.
-func (s *Store) HeadGet(ctx context.Context, tenantID string) (*trigger.Head, error) {
-	ctx, cancel := s.op(ctx)
-	defer cancel()
-	var h headDoc
-	err := s.db.Collection(collHeads).FindOne(ctx, bson.D{{Key: "_id", Value: tenantID}}).Decode(&h)
-	if errors.Is(err, mongo.ErrNoDocuments) {
-		err = tracker.ErrNotFound
-	}
-	if err != nil {
-		return nil, fmt.Errorf("head of %s: %w", tenantID, err)
-	}
-	return &trigger.Head{TenantID: h.TenantID, Seq: h.Seq, Cursor: h.Cursor, Dirty: h.Dirty}, nil
-}
-
-// HeadsDirty implements trigger.Heads.
-func (s *Store) HeadsDirty(ctx context.Context, now time.Time, limit int) ([]string, error) {
-	ctx, cancel := s.op(ctx)
-	defer cancel()
-	cur, err := s.db.Collection(collHeads).Find(ctx,
-		bson.D{{Key: "dirty", Value: true}, {Key: "drain_after", Value: bson.D{{Key: "$lte", Value: now}}}},
-		options.Find().SetSort(asc("drain_after")).SetLimit(int64(limit)))
-	if err != nil {
-		return nil, fmt.Errorf("dirty heads: %w", err)
-	}
-	var heads []headDoc
-	if err := cur.All(ctx, &heads); err != nil {
-		return nil, fmt.Errorf("dirty heads: %w", err)
-	}
-	out := make([]string, len(heads))
-	for i, h := range heads {
-		out[i] = h.TenantID
-	}
-	return out, nil
-}
-
-// HeadAdvance implements trigger.Heads (T4, T6): dirty is set from the
-// document's own fields by the same write.
-func (s *Store) HeadAdvance(ctx context.Context, tenantID string, from, to int64) (bool, error) {
-	if to < from {
-		return false, nil
-	}
-	return s.updateOne(ctx, collHeads, bson.D{
-		{Key: "_id", Value: tenantID}, {Key: "cursor", Value: from}, {Key: "seq", Value: bson.D{{Key: "$gte", Value: to}}},
-	}, mongo.Pipeline{{{Key: "$set", Value: bson.D{
-		{Key: "cursor", Value: to},
-		{Key: "dirty", Value: bson.D{{Key: "$gt", Value: bson.A{"$seq", to}}}},
-		{Key: "drain_after", Value: s.Now()},
-	}}}})
-}
-
-// HeadDefer implements trigger.Heads.
-func (s *Store) HeadDefer(ctx context.Context, tenantID string, until time.Time) error {
-	_, err := s.updateOne(ctx, collHeads, bson.D{{Key: "_id", Value: tenantID}},
-		bson.D{{Key: "$set", Value: bson.D{{Key: "drain_after", Value: until}}}})
-	return err
 }

@@ -27,12 +27,13 @@ const (
 	collHooks         = "hooks"
 	collDeliveries    = "hook_deliveries"
 	collTokens        = "api_tokens"
+	collReplicas      = "replicas"
 	collSchema        = "schema"
 )
 
 // schemaVersion grows with every change of the indexes below. Changes only
 // add: an older replica never undoes a newer one's.
-const schemaVersion = 1
+const schemaVersion = 2
 
 // index is one index of the schema.
 type index struct {
@@ -42,6 +43,7 @@ type index struct {
 	unique  bool
 	partial bson.D
 	ttl     time.Duration
+	ttlNow  bool // the field is the time to go itself
 }
 
 func asc(fields ...string) bson.D {
@@ -61,6 +63,7 @@ func indexes() []index {
 		{coll: collHooks, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
 		{coll: collSubscriptions, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
 		{coll: collSubscriptions, name: "tenant_enabled", keys: asc("tenant_id", "enabled", "id", "revision")},
+		{coll: collCards, name: "pending_at", keys: asc("pending_at"), partial: bson.D{{Key: "pending_at", Value: exists}}},
 		{coll: collEvents, name: "tenant_seq", keys: asc("tenant_id", "seq"), unique: true},
 		{coll: collEvents, name: "tenant_eid", keys: asc("tenant_id", "eid"), unique: true},
 		{coll: collHeads, name: "dirty_drain_after", keys: asc("drain_after"), partial: bson.D{{Key: "dirty", Value: true}}},
@@ -70,6 +73,7 @@ func indexes() []index {
 			partial: bson.D{{Key: "state", Value: bson.D{{Key: "$in", Value: bson.A{trigger.StatePending, trigger.StateClaimed}}}}},
 		},
 		{coll: collEffects, name: "tenant_state_updated", keys: asc("tenant_id", "state", "updated_at")},
+		{coll: collEffects, name: "expire_at_ttl", keys: asc("expire_at"), ttlNow: true, partial: bson.D{{Key: "expire_at", Value: exists}}},
 		{coll: collDeliveries, name: "at_ttl", keys: asc("at"), ttl: trigger.DeliveriesKept},
 		{coll: collTokens, name: "hash", keys: asc("hash"), unique: true},
 	}
@@ -87,7 +91,7 @@ func (s *Store) SchemaApply(ctx context.Context) error {
 		if ix.partial != nil {
 			opts.SetPartialFilterExpression(ix.partial)
 		}
-		if ix.ttl > 0 {
+		if ix.ttl > 0 || ix.ttlNow {
 			opts.SetExpireAfterSeconds(int32(ix.ttl.Seconds()))
 		}
 		byColl[ix.coll] = append(byColl[ix.coll], mongo.IndexModel{Keys: ix.keys, Options: opts})

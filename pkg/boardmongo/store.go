@@ -48,6 +48,7 @@ type Store struct {
 	timeout time.Duration
 	// offset is the database's time minus this machine's, in nanoseconds.
 	offset atomic.Int64
+	epoch  primaryWatch
 }
 
 var _ trigger.Store = (*Store)(nil)
@@ -70,11 +71,13 @@ func Connect(ctx context.Context, p Params) (*Store, error) {
 		SetServerSelectionTimeout(p.Timeout).SetConnectTimeout(p.Timeout).
 		SetBSONOptions(&options.BSONOptions{UseJSONStructTags: true, OmitZeroStruct: true}).
 		SetMonitor(p.Monitor)
+	s := &Store{hosts: strings.Join(opts.Hosts, ","), timeout: p.Timeout}
+	opts.SetServerMonitor(&event.ServerMonitor{TopologyDescriptionChanged: s.epoch.changed})
 	client, err := mongo.Connect(opts)
 	if err != nil {
 		return nil, fmt.Errorf("the MongoDB URI is not valid: %s", withoutCredentials(p.URI, err.Error()))
 	}
-	s := &Store{client: client, db: client.Database(p.Database), hosts: strings.Join(opts.Hosts, ","), timeout: p.Timeout}
+	s.client, s.db = client, client.Database(p.Database)
 	if err := s.ClockSync(ctx); err != nil {
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
@@ -86,6 +89,9 @@ func Connect(ctx context.Context, p Params) (*Store, error) {
 
 // withoutCredentials takes what stands before the @ of a URI out of a text.
 func withoutCredentials(uri, text string) string {
+	if uri == "" {
+		return text
+	}
 	text = strings.ReplaceAll(text, uri, "(URI)")
 	_, rest, _ := strings.Cut(uri, "://")
 	if i := strings.LastIndex(rest, "@"); i > 0 {

@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/event"
 	"go.uber.org/goleak"
 
 	"github.com/triggerd/triggerd/internal/testdb"
@@ -73,4 +75,40 @@ func TestConnectNamesTheHostAndNotThePassword(t *testing.T) {
 			require.Contains(t, err.Error(), u.Host)
 		}
 	}
+}
+
+// A duplicate key alone is no proof that the other replica's row will stay: it
+// may have been written under a primary that is gone (T1).
+func TestT1_DuplicateThatDoesNotStay(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	other := testdb.Store(t)
+	row := trigger.Effect{ID: "acme/000000000001|s1", TenantID: "acme", Kind: trigger.KindLaunch, Lane: "bot:b", State: trigger.StatePending, EventSeq: 1}
+	isInsert := func(name string, cmd bson.Raw) bool {
+		coll, _ := cmd.Lookup("insert").StringValueOK()
+		return name == "insert" && coll == "trigger_effects"
+	}
+	inserts := make(map[int64]bool)
+	store, err := boardmongo.Connect(ctx, boardmongo.Params{
+		URI: testdb.URI(t), Database: other.Database().Name(), Monitor: &event.CommandMonitor{
+			Started: func(_ context.Context, e *event.CommandStartedEvent) {
+				if isInsert(e.CommandName, e.Command) {
+					inserts[e.RequestID] = true
+					_, err := other.EffectMaterialize(context.WithoutCancel(ctx), "acme", []trigger.Effect{row})
+					assert.NoError(t, err)
+				}
+			},
+			Succeeded: func(_ context.Context, e *event.CommandSucceededEvent) {
+				if inserts[e.RequestID] {
+					_, err := other.Database().Collection("trigger_effects").DeleteOne(context.WithoutCancel(ctx), bson.D{{Key: "_id", Value: row.ID}})
+					assert.NoError(t, err)
+				}
+			},
+		},
+	})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, store.Close(context.WithoutCancel(ctx))) }()
+	_, err = store.EffectMaterialize(ctx, "acme", []trigger.Effect{row})
+	require.Error(t, err, "the cursor must not pass the event")
+	require.Len(t, inserts, 1)
 }

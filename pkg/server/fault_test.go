@@ -98,20 +98,32 @@ func (f *faultStore) CardWrite(ctx context.Context, w tracker.CardWrite) error {
 	return f.call(ctx, "CardWrite", func() error { return f.Store.CardWrite(ctx, w) })
 }
 
-func (f *faultStore) CardPendingRemove(ctx context.Context, tenantID, cardID string, eids []string) error {
-	return f.call(ctx, "CardPendingRemove", func() error { return f.Store.CardPendingRemove(ctx, tenantID, cardID, eids) })
+func (f *faultStore) CardPendingRemove(ctx context.Context, tenantID string, eids map[string][]string) error {
+	return f.call(ctx, "CardPendingRemove", func() error { return f.Store.CardPendingRemove(ctx, tenantID, eids) })
 }
 
-func (f *faultStore) SeqAllocate(ctx context.Context, tenantID string, n int) (int64, error) {
-	return ask(ctx, f, "SeqAllocate", func() (int64, error) { return f.Store.SeqAllocate(ctx, tenantID, n) })
+func (f *faultStore) CardsGet(ctx context.Context, tenantID string, ids []string) ([]*tracker.Card, error) {
+	return ask(ctx, f, "CardsGet", func() ([]*tracker.Card, error) { return f.Store.CardsGet(ctx, tenantID, ids) })
+}
+
+func (f *faultStore) TenantGet(ctx context.Context, id string) (*trigger.Tenant, error) {
+	return ask(ctx, f, "TenantGet", func() (*trigger.Tenant, error) { return f.Store.TenantGet(ctx, id) })
+}
+
+func (f *faultStore) HeadList(ctx context.Context, after string, limit int) ([]trigger.Head, error) {
+	return ask(ctx, f, "HeadList", func() ([]trigger.Head, error) { return f.Store.HeadList(ctx, after, limit) })
+}
+
+func (f *faultStore) SeqAllocate(ctx context.Context, tenantID string, n int, lost bool) (int64, error) {
+	return ask(ctx, f, "SeqAllocate", func() (int64, error) { return f.Store.SeqAllocate(ctx, tenantID, n, lost) })
 }
 
 func (f *faultStore) EventInsertMany(ctx context.Context, tenantID string, events []trigger.Event) error {
 	return f.call(ctx, "EventInsertMany", func() error { return f.Store.EventInsertMany(ctx, tenantID, events) })
 }
 
-func (f *faultStore) EventFillVoids(ctx context.Context, tenantID string, first, last int64) error {
-	return f.call(ctx, "EventFillVoids", func() error { return f.Store.EventFillVoids(ctx, tenantID, first, last) })
+func (f *faultStore) EventFillVoids(ctx context.Context, tenantID string, seqs []int64) error {
+	return f.call(ctx, "EventFillVoids", func() error { return f.Store.EventFillVoids(ctx, tenantID, seqs) })
 }
 
 func (f *faultStore) EventSeqsByEID(ctx context.Context, tenantID string, eids []string) (map[string]int64, error) {

@@ -61,6 +61,10 @@ type Card struct {
 	Pending   []BoardEvent `json:"pending,omitempty"`
 	PendingAt time.Time    `json:"pending_at,omitempty,omitzero"`
 
+	// Deleted makes the card a tombstone: it is kept until its pending events
+	// are in the log and no effect needs its consumptions (E4, W7).
+	Deleted bool `json:"deleted,omitempty"`
+
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
 }

@@ -18,11 +18,12 @@ const (
 	KindEdited     Kind = "card.edited"
 	KindAssigned   Kind = "card.assigned"
 	KindUnassigned Kind = "card.unassigned"
+	KindDeleted    Kind = "card.deleted"
 )
 
 // Kinds lists the kinds of board events that this version makes.
 func Kinds() []Kind {
-	return []Kind{KindCreated, KindMoved, KindLabeled, KindUnlabeled, KindEdited, KindAssigned, KindUnassigned}
+	return []Kind{KindCreated, KindMoved, KindLabeled, KindUnlabeled, KindEdited, KindAssigned, KindUnassigned, KindDeleted}
 }
 
 // ActorKind says what sort of actor caused an event.

@@ -23,15 +23,43 @@ type CardWrite struct {
 // CardStore keeps cards. Every method takes the tenant: an id alone opens
 // nothing. All reads see only what a majority holds.
 type CardStore interface {
-	// CardGet returns the card, or ErrNotFound.
+	// CardGet returns the card, or ErrNotFound. A deleted card is there, with
+	// Deleted set, until it is buried (E4).
 	CardGet(ctx context.Context, tenantID, cardID string) (*Card, error)
 	// CardWrite applies w, or returns ErrConflict when the card is not as w
 	// names it. Any other error leaves open whether it was applied.
 	CardWrite(ctx context.Context, w CardWrite) error
-	// CardPendingRemove takes the named events off the card, and its mark if
-	// none is left, in one write (E3). Events that are not there any more are
-	// no error.
-	CardPendingRemove(ctx context.Context, tenantID, cardID string, eids []string) error
+	// CardsGet returns those of the cards that there are, in no order.
+	CardsGet(ctx context.Context, tenantID string, cardIDs []string) ([]*Card, error)
+	// CardWriteMany applies each of the writes, of different cards of one
+	// tenant, on its own, in a few commands, and reports for each whether it
+	// is known to stand. One of which it is not may have been applied, and
+	// written over since. An error leaves open which were applied.
+	CardWriteMany(ctx context.Context, tenantID string, ws []CardWrite) ([]bool, error)
+	// CardPendingRemove takes the named events off each card, and its mark if
+	// none is left, in one write a card (E3). Cards and events that are not
+	// there any more are no error.
+	CardPendingRemove(ctx context.Context, tenantID string, eidsByCard map[string][]string) error
+	// CardsPending returns up to limit cards whose mark is at most before,
+	// longest marked first, of all tenants.
+	CardsPending(ctx context.Context, before time.Time, limit int) ([]PendingCard, error)
+	// CardPendingTouch moves a card's mark to now, if it still is the one
+	// that was read, and reports whether it did (E3).
+	CardPendingTouch(ctx context.Context, p PendingCard, now time.Time) (bool, error)
+	// CardPendingEIDs returns those of the events that are still pending on a
+	// card (R4).
+	CardPendingEIDs(ctx context.Context, tenantID string, eids []string) ([]string, error)
+	// CardBury removes a deleted card of this incarnation, if none of its
+	// events is pending and no effect needs its consumptions (E4, W7), and
+	// reports whether it is gone.
+	CardBury(ctx context.Context, tenantID, cardID, incarnation string) (bool, error)
+}
+
+// PendingCard is a card that has pending events, with the sweeper's mark.
+type PendingCard struct {
+	TenantID  string    `json:"tenant_id"`
+	CardID    string    `json:"id"`
+	PendingAt time.Time `json:"pending_at"`
 }
 
 // Changer computes a card's next state for one change. It gets a copy of the
@@ -52,7 +80,7 @@ type Changed struct {
 	Written bool
 }
 
-// Tracker is the board as the engine uses it.
+// Tracker is the board as the engine uses it. A deleted card is not found.
 type Tracker interface {
 	CardGet(ctx context.Context, tenantID, cardID string) (*Card, error)
 	// Change applies a change with one conditional write, and repeats read,

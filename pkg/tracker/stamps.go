@@ -107,7 +107,7 @@ func (s *Stamps) SetLabel(ls LabelStamp) {
 
 // DeliveryTie is the Tie of a delivery: deliveries whose id is a version 1
 // UUID (RFC 9562) sort by the time in it, to 100 ns; others sort below those,
-// by id, so that any order of arrival ends the same.
+// by id. GitHub's ids are of version 1.
 func DeliveryTie(deliveryID string) string {
 	if id, err := uuid.Parse(deliveryID); err == nil && id.Version() == 1 {
 		sec, nsec := id.Time().UnixTime()

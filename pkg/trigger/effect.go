@@ -8,8 +8,13 @@ import (
 // EffectKind says what a row is. An absent kind means launch (R1).
 type EffectKind string
 
-// KindLaunch launches a bot.
-const KindLaunch EffectKind = "launch"
+const (
+	// KindLaunch launches a bot.
+	KindLaunch EffectKind = "launch"
+	// KindEvent is the row of a poison event (T5): it is failed from the
+	// start, and never claimed.
+	KindEvent EffectKind = "event"
+)
 
 // Known reports whether this version may claim rows of the kind (R2).
 func (k EffectKind) Known() bool { return k == KindLaunch || k == "" }
@@ -51,6 +56,7 @@ const (
 	ReasonExhausted      Reason = "exhausted"
 	ReasonPermanent      Reason = "permanent"
 	ReasonLeaseExhausted Reason = "lease_exhausted"
+	ReasonPoison         Reason = "poison"
 )
 
 // AttemptsMax is how many attempts a row gets (W4, W5).
@@ -137,6 +143,9 @@ type AttemptError struct {
 
 // EffectID is the key of what a subscription owes for an event (R1).
 func EffectID(eventID, subscriptionID string) string { return eventID + "|" + subscriptionID }
+
+// PoisonID is the key of the row that a poison event leaves (R1).
+func PoisonID(eventID string) string { return eventID + "!" }
 
 // EffectEventID returns the event's part of a launch row's key.
 func EffectEventID(effectID string) string {

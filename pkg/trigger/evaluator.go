@@ -26,6 +26,10 @@ type Evaluation struct {
 	// permanent. An error that wraps ErrFenceLost means that the row is no
 	// longer this claim's: nothing more may be written.
 	Err error
+	// Uncounted: the attempt failed before anything was sent, for want of
+	// something that is not the row's or the bot's fault (the store, the seal
+	// key of this replica): it is tried again and does not use up an attempt.
+	Uncounted bool
 	// Wait, when positive, returns the row without counting the attempt.
 	Wait time.Duration
 	// Rendered is the body that was sent, for later attempts (W12).
@@ -49,10 +53,30 @@ type Evaluator struct {
 // card only under the row's claim. Everything it did before a crash at any
 // point is found again by the next attempt.
 func (v *Evaluator) Evaluate(ctx context.Context, row *Effect) Evaluation {
+	ev := v.evaluate(ctx, row)
+	if lookup := (*lookupError)(nil); errors.As(ev.Err, &lookup) {
+		ev.Uncounted = true
+	}
+	return ev
+}
+
+// lookupError marks what an attempt needed and could not read or write.
+type lookupError struct{ error }
+
+func (e *lookupError) Unwrap() error { return e.error }
+
+func lookup(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &lookupError{err}
+}
+
+func (v *Evaluator) evaluate(ctx context.Context, row *Effect) Evaluation {
 	if len(row.Consume) > 0 {
 		spent, err := v.spent(ctx, row)
 		if err != nil {
-			return Evaluation{Err: err}
+			return Evaluation{Err: lookup(err)}
 		}
 		if spent {
 			return v.launchPlan(ctx, row)
@@ -64,7 +88,7 @@ func (v *Evaluator) Evaluate(ctx context.Context, row *Effect) Evaluation {
 	case errors.Is(err, tracker.ErrNotFound):
 		return v.close(ctx, row, OutcomeSubscriptionGone)
 	case err != nil:
-		return Evaluation{Err: err}
+		return Evaluation{Err: lookup(err)}
 	case !sub.Enabled:
 		return v.close(ctx, row, OutcomeSubscriptionDisabled)
 	case !sub.Matches(&row.Event):
@@ -75,7 +99,7 @@ func (v *Evaluator) Evaluate(ctx context.Context, row *Effect) Evaluation {
 		return v.close(ctx, row, OutcomeBotGone)
 	}
 	if err != nil {
-		return Evaluation{Err: err}
+		return Evaluation{Err: lookup(err)}
 	}
 	if len(row.Consume) > 0 {
 		return v.consume(ctx, row, sub, bot)
@@ -87,7 +111,7 @@ func (v *Evaluator) Evaluate(ctx context.Context, row *Effect) Evaluation {
 			return Evaluation{Outcome: OutcomeCardGone}
 		}
 		if err != nil {
-			return Evaluation{Err: err}
+			return Evaluation{Err: lookup(err)}
 		}
 		if body, err = renderLaunch(row, sub, bot, card); err != nil {
 			return Evaluation{Err: err}
@@ -105,7 +129,8 @@ func (v *Evaluator) spent(ctx context.Context, row *Effect) (bool, error) {
 	if row.Plan == nil {
 		return false, nil // the plan comes before the spending
 	}
-	card, err := v.Board.CardGet(ctx, row.TenantID, row.CardID)
+	// A tombstone tells as well as the card did.
+	card, err := v.Board.Cards.CardGet(ctx, row.TenantID, row.CardID)
 	if errors.Is(err, tracker.ErrNotFound) {
 		return false, nil
 	}
@@ -124,7 +149,7 @@ func (v *Evaluator) spent(ctx context.Context, row *Effect) (bool, error) {
 // mark on the row, then the launch.
 func (v *Evaluator) consume(ctx context.Context, row *Effect, sub *Subscription, bot *Bot) Evaluation {
 	if wait, taken, err := v.betterTaker(ctx, row); err != nil || wait > 0 {
-		return Evaluation{Err: err, Wait: wait}
+		return Evaluation{Err: lookup(err), Wait: wait}
 	} else if taken {
 		return v.close(ctx, row, OutcomeOneShotSpent)
 	}
@@ -154,13 +179,13 @@ func (v *Evaluator) consume(ctx context.Context, row *Effect, sub *Subscription,
 		return card, event, nil
 	})
 	if err != nil {
-		return Evaluation{Err: err}
+		return Evaluation{Err: lookup(err)}
 	}
 	if outcome != "" {
 		return v.close(ctx, row, outcome)
 	}
 	if err := v.Outbox.EffectMarkConsumed(ctx, row.Fence()); err != nil {
-		return Evaluation{Err: err}
+		return Evaluation{Err: lookup(err)}
 	}
 	row.ConsumeMarked = true
 	if changed.Event != nil {
@@ -177,7 +202,13 @@ func (v *Evaluator) consume(ctx context.Context, row *Effect, sub *Subscription,
 // nil when none of them is on the card any more.
 func consumeFrom(card *tracker.Card, row *Effect, bot *Bot, now time.Time) *tracker.BoardEvent {
 	removed := card.RemoveLabels(row.Consume, func(label string) tracker.LabelStamp {
-		return tracker.LabelStamp{Label: label, Stamp: tracker.Stamp{At: now, Delta: true, Tie: "~"}, SpentBy: row.ID}
+		// Never older than the labeling that it spends: else a forge whose
+		// clock is ahead would bring the label back by that very labeling.
+		at := now
+		if last := card.Stamps.Label(label).Stamp.At; last.After(at) {
+			at = last
+		}
+		return tracker.LabelStamp{Label: label, Stamp: tracker.Stamp{At: at, Delta: true, Tie: "~"}, SpentBy: row.ID}
 	})
 	card.Consumed = append(card.Consumed, tracker.Consumption{EffectID: row.ID, Labels: removed, At: now})
 	if len(removed) == 0 {
@@ -239,21 +270,21 @@ func (v *Evaluator) close(ctx context.Context, row *Effect, outcome Outcome) Eva
 		return Evaluation{Outcome: outcome}
 	}
 	spent := false
-	_, err := v.Board.Change(ctx, row.TenantID, row.CardID, func(card *tracker.Card, _ time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
+	_, err := v.Board.change(ctx, row.TenantID, row.CardID, func(card *tracker.Card, _ time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
 		spent = card != nil && card.ConsumedBy(row.ID) != nil
 		if card == nil || spent {
 			return nil, nil, nil
 		}
 		return card, nil, nil
-	})
+	}, true)
 	if err != nil {
-		return Evaluation{Err: err}
+		return Evaluation{Err: lookup(err)}
 	}
 	if !spent {
 		return Evaluation{Outcome: outcome}
 	}
 	if err := v.Outbox.EffectMarkConsumed(ctx, row.Fence()); err != nil {
-		return Evaluation{Err: err}
+		return Evaluation{Err: lookup(err)}
 	}
 	row.ConsumeMarked = true
 	return v.launchPlan(ctx, row)
@@ -270,7 +301,7 @@ func (v *Evaluator) launchPlan(ctx context.Context, row *Effect) Evaluation {
 		return Evaluation{Outcome: OutcomeBotGone}
 	}
 	if err != nil {
-		return Evaluation{Err: err}
+		return Evaluation{Err: lookup(err)}
 	}
 	return v.launch(ctx, row, bot, row.Plan.Body)
 }
@@ -278,7 +309,7 @@ func (v *Evaluator) launchPlan(ctx context.Context, row *Effect) Evaluation {
 func (v *Evaluator) launch(ctx context.Context, row *Effect, bot *Bot, body string) Evaluation {
 	secret, err := v.Sealer.Open(BotOwner(bot.TenantID, bot.ID), bot.Secret)
 	if err != nil {
-		return Evaluation{Err: fmt.Errorf("open the secret of bot %s: %w", bot.ID, err), Rendered: body}
+		return Evaluation{Err: lookup(fmt.Errorf("open the secret of bot %s: %w", bot.ID, err)), Rendered: body}
 	}
 	got, err := v.Launcher.Launch(ctx, LaunchRequest{
 		Key: row.IdempotencyKey(), Attempt: row.Attempts, Generation: row.Generation,
@@ -291,15 +322,19 @@ func (v *Evaluator) launch(ctx context.Context, row *Effect, bot *Bot, body stri
 }
 
 // release takes the row's entry off its card's consumptions: called when the
-// row is done (W7). An entry that stays behind is harmless.
+// row is done (W7), and buries a card that was deleted meanwhile. An entry
+// that stays behind is harmless.
 func (v *Evaluator) release(ctx context.Context, row *Effect) error {
-	_, err := v.Board.Change(ctx, row.TenantID, row.CardID, func(card *tracker.Card, _ time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
+	changed, err := v.Board.change(ctx, row.TenantID, row.CardID, func(card *tracker.Card, _ time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
 		if card == nil || card.ConsumedBy(row.ID) == nil {
 			return nil, nil, nil
 		}
 		card.Consumed = slices.DeleteFunc(card.Consumed, func(c tracker.Consumption) bool { return c.EffectID == row.ID })
 		return card, nil, nil
-	})
+	}, true)
+	if err == nil && changed.Card != nil && changed.Card.Deleted {
+		_, err = v.Board.Relay.Card(ctx, row.TenantID, row.CardID)
+	}
 	return err
 }
 

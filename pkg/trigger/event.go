@@ -7,7 +7,7 @@ package trigger
 
 import (
 	"fmt"
-	"slices"
+	"time"
 
 	"github.com/triggerd/triggerd/pkg/tracker"
 )
@@ -33,8 +33,14 @@ type Event struct {
 	Seq                int64  `json:"seq"`
 	Source             Source `json:"source"`
 	tracker.BoardEvent `bson:",inline"`
+	// LoggedAt is when the event entered the log, in database time; it is the
+	// store's to set, and what its retention counts from.
+	LoggedAt time.Time `json:"logged_at,omitempty,omitzero"`
 	// Payload is a custom event's payload: the raw JSON as it came (E6).
 	Payload string `json:"payload,omitempty"`
+	// Undecodable says why the stored event can't be read; only its tenant
+	// and seq are set then.
+	Undecodable string `json:"-"`
 	// Requires names features that a replica must know to handle the event.
 	// One that does not know them all leaves the tenant to others.
 	Requires []string `json:"requires,omitempty"`
@@ -60,6 +66,53 @@ type Head struct {
 	Cursor int64 `json:"cursor"`
 	// Dirty is Seq > Cursor, kept by the writes that change either (T6).
 	Dirty bool `json:"dirty"`
+	// DrainAfter is since when the head is dirty, or until when its tenant
+	// backs off.
+	DrainAfter time.Time `json:"drain_after,omitempty,omitzero"`
+	// HoleUpTo and HoleSince are the watch of holes: those up to HoleUpTo are
+	// closed together once Patience has passed since HoleSince. A watch is
+	// over when the cursor has reached HoleUpTo (T3).
+	HoleUpTo  int64     `json:"hole_up_to,omitempty"`
+	HoleSince time.Time `json:"hole_since,omitempty,omitzero"`
+	// PatienceMS, in milliseconds, is the hole wait that slow emitters have
+	// asked for; 0 if none has.
+	PatienceMS int64 `json:"patience_ms,omitempty"`
+	// Poison watches the event after the cursor (T5).
+	Poison PoisonWatch `json:"poison,omitempty,omitzero"`
+}
+
+// PoisonWatch counts the failed tries of one event.
+type PoisonWatch struct {
+	Seq   int64     `json:"seq"`
+	Tries int       `json:"tries"`
+	Since time.Time `json:"since"`
+}
+
+// DirtyTenant is a tenant whose log is ahead of its cursor, and since when.
+type DirtyTenant struct {
+	TenantID string
+	Since    time.Time
+}
+
+// Lifted is what HeadLift did.
+type Lifted struct {
+	// Created: there was no head. Log: there is a log all the same.
+	Created, Log bool
+	// From and To are the allocator's seq before and after.
+	From, To int64
+}
+
+// Patience of the hole watch (T3).
+const (
+	HoleWaitDefault = 3 * time.Second
+	// PatienceMax is the database operation's timeout: no insert is under
+	// way for longer.
+	PatienceMax = StoreTimeoutDefault
+)
+
+// Doubled is the patience after one more emitter lost to a void.
+func Doubled(patienceMS int64) int64 {
+	return min(2*max(patienceMS, HoleWaitDefault.Milliseconds()), PatienceMax.Milliseconds())
 }
 
 // knownFeatures are the event and subscription features of this version.
@@ -82,16 +135,28 @@ func checkFeatures(what string, requires []string) error {
 	return nil
 }
 
-// SeedHead makes the head of a tenant that has none (T4): the allocator is
-// lifted to the highest seq that the tenant's log (logged: the seqs in it, or
-// just its lowest and highest), rows or subscriptions (known) have seen, so
-// that no seq is given out twice; the cursor stands below the oldest event
-// kept, or, with an empty log, at the allocator.
-func SeedHead(tenantID string, logged []int64, known int64) Head {
-	if len(logged) == 0 {
-		return Head{TenantID: tenantID, Seq: known, Cursor: known}
+// LiftHead is the head that a tenant should have (T4), given the one it has
+// (nil if none), the lowest and highest seq in its log (0 if it is empty), and
+// the highest seq that its rows or subscriptions know.
+//
+// The allocator is lifted to the highest of all, so that no seq is given out
+// twice. A new head's cursor stands below the oldest event kept. With an empty
+// log and no insert under way, the cursor goes along with the allocator: there
+// is nothing to wait for. Else it stays: what is missing between is a hole.
+func LiftHead(have *Head, tenantID string, lowest, highest, known int64) Head {
+	var h Head
+	if have == nil {
+		h = Head{TenantID: tenantID, Seq: max(known, highest), Cursor: max(lowest-1, 0)}
+		if highest == 0 {
+			h.Cursor = h.Seq
+		}
+	} else {
+		h = *have
+		h.Seq = max(h.Seq, h.Cursor, highest, known)
+		if highest == 0 && have.Seq <= have.Cursor {
+			h.Cursor = h.Seq
+		}
 	}
-	h := Head{TenantID: tenantID, Seq: max(known, slices.Max(logged)), Cursor: slices.Min(logged) - 1}
 	h.Dirty = h.Seq > h.Cursor
 	return h
 }

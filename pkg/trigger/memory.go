@@ -238,7 +238,9 @@ func (m *MemoryEffectOutbox) list(want func(*Effect) bool) []Effect {
 	var out []Effect
 	for _, row := range m.rows {
 		if want(row) {
-			out = append(out, clone.Of(*row))
+			bare := *row
+			bare.Plan, bare.Rendered = nil, ""
+			out = append(out, clone.Of(bare))
 		}
 	}
 	slices.SortFunc(out, func(a, b Effect) int { return cmp.Compare(a.ID, b.ID) })
@@ -269,6 +271,29 @@ func (m *MemoryEffectOutbox) EffectMaxSeq(tenantID string) int64 {
 		}
 	}
 	return most
+}
+
+// EffectsSettledBefore implements Retention.
+func (m *MemoryEffectOutbox) EffectsSettledBefore(_ context.Context, tenantID string, before time.Time, afterID string, limit int) ([]EffectSeq, error) {
+	var out []EffectSeq
+	for _, row := range m.list(func(row *Effect) bool {
+		return row.TenantID == tenantID && row.State == StateDone && row.UpdatedAt.Before(before) && row.ID > afterID
+	}) {
+		out = append(out, EffectSeq{ID: row.ID, EventSeq: row.EventSeq})
+	}
+	return out[:min(len(out), limit)], nil
+}
+
+// EffectExpireMany implements Retention.
+func (m *MemoryEffectOutbox) EffectExpireMany(_ context.Context, tenantID string, ids []string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, id := range ids {
+		if row, ok := m.rows[id]; ok && row.TenantID == tenantID && row.State == StateDone {
+			delete(m.rows, id)
+		}
+	}
+	return nil
 }
 
 // LaneMarkMany implements Lanes.

@@ -27,18 +27,22 @@ type Clock interface{ Now() time.Time }
 // EventLog is the log of events, one per tenant.
 type EventLog interface {
 	// SeqAllocate gives out n consecutive seqs, marks the tenant's head dirty
-	// and returns the first. It makes the head if there is none, seeded from
-	// what the store knows of the tenant (T4).
-	SeqAllocate(ctx context.Context, tenantID string, n int) (first int64, err error)
+	// and returns the first; tracker.ErrNotFound if the tenant has no head.
+	// With lost set (the emitter lost its seq to a void) it doubles the head's
+	// patience, up to PatienceMax (T3).
+	SeqAllocate(ctx context.Context, tenantID string, n int, lost bool) (first int64, err error)
 	// EventInsertMany inserts the events in their order, in one command, and
 	// stops at the first that meets one already there: ErrEventExists, the
 	// ones before it are in.
 	EventInsertMany(ctx context.Context, tenantID string, events []Event) error
-	// EventFillVoids gives up the seqs first..last that are not taken.
-	EventFillVoids(ctx context.Context, tenantID string, first, last int64) error
+	// EventFillVoids gives up those of the seqs that are not taken.
+	EventFillVoids(ctx context.Context, tenantID string, seqs []int64) error
+	// EventSeqs returns the taken seqs with after < seq <= upTo, ascending.
+	EventSeqs(ctx context.Context, tenantID string, after, upTo int64) ([]int64, error)
 	// EventSeqsByEID returns the seqs of those events that are in the log.
 	EventSeqsByEID(ctx context.Context, tenantID string, eids []string) (map[string]int64, error)
-	// EventList returns the events with after < seq <= upTo, by seq.
+	// EventList returns the events with after < seq <= upTo, by seq. One that
+	// can't be decoded comes with Undecodable set (T5).
 	EventList(ctx context.Context, tenantID string, after, upTo int64) ([]Event, error)
 }
 
@@ -48,12 +52,32 @@ type Heads interface {
 	HeadGet(ctx context.Context, tenantID string) (*Head, error)
 	// HeadsDirty returns up to limit tenants whose log is ahead of their
 	// cursor and that are not backing off, longest due first (T6).
-	HeadsDirty(ctx context.Context, now time.Time, limit int) ([]string, error)
+	HeadsDirty(ctx context.Context, now time.Time, limit int) ([]DirtyTenant, error)
+	// HeadList returns up to limit heads after a tenant id, by tenant id.
+	HeadList(ctx context.Context, afterTenantID string, limit int) ([]Head, error)
+	// HeadLift lifts the tenant's allocator to the highest seq that its log,
+	// cursor, rows or subscriptions know, and with an empty log and nothing
+	// under way the cursor with it; it makes a head that is missing (T4).
+	HeadLift(ctx context.Context, tenantID string) (Lifted, error)
+	// HeadWatchHole begins a watch of holes up to a seq, if the cursor still
+	// stands at cursor and no watch is under way (T3). All seqs up to upTo were
+	// given out before now, however long the call is on its way.
+	HeadWatchHole(ctx context.Context, tenantID string, cursor, upTo int64, now time.Time) error
+	// HeadWatchPoison counts one more failed try of the event at seq, the
+	// first one after the cursor, and returns how often since when (T5).
+	HeadWatchPoison(ctx context.Context, tenantID string, seq int64, now time.Time) (PoisonWatch, error)
 	// HeadAdvance moves the cursor from one seq to a later one, if it still
 	// stands at from and to was given out; it reports whether it did (T4).
 	HeadAdvance(ctx context.Context, tenantID string, from, to int64) (bool, error)
 	// HeadDefer keeps a dirty tenant from being drained before until (T6).
 	HeadDefer(ctx context.Context, tenantID string, until time.Time) error
+}
+
+// Epochs tells reads by one primary from reads by several (T7).
+type Epochs interface {
+	// Epoch changes whenever another server begins to answer reads. Two reads
+	// within one epoch are ordered: the later one is from no older a snapshot.
+	Epoch() int64
 }
 
 // EffectRef is what the tail must know of a row that it owes.
@@ -145,9 +169,10 @@ type EffectOutbox interface {
 	EffectMarkConsumed(ctx context.Context, f Fence) error
 	// EffectGet returns the row, or tracker.ErrNotFound.
 	EffectGet(ctx context.Context, tenantID, effectID string) (*Effect, error)
-	// EffectListByEvent returns the rows of one event, by id.
+	// EffectListByEvent returns the rows of one event, by id, without the
+	// bodies (Plan, Rendered), which may be large.
 	EffectListByEvent(ctx context.Context, tenantID, eventID string) ([]Effect, error)
-	// EffectList returns a page of rows, by id.
+	// EffectList returns a page of rows, by id, without the bodies.
 	EffectList(ctx context.Context, p EffectListParams) ([]Effect, error)
 	// EffectNextDue returns the earliest NotBefore of the lane's live rows of
 	// known kinds, read by one command; ok is false when there is none.
@@ -195,6 +220,8 @@ type SubscriptionRef struct {
 // when it is another, or when the tenant already has one of that name.
 type Config interface {
 	TenantGet(ctx context.Context, tenantID string) (*Tenant, error)
+	// TenantIDs returns up to limit ids after one, ascending.
+	TenantIDs(ctx context.Context, afterID string, limit int) ([]string, error)
 	TenantSave(ctx context.Context, t *Tenant) error
 	BoardGet(ctx context.Context, tenantID, id string) (*tracker.Board, error)
 	BoardList(ctx context.Context, tenantID string) ([]tracker.Board, error)
@@ -231,6 +258,42 @@ type Tokens interface {
 	TokenRevoke(ctx context.Context, id string, at time.Time) error
 }
 
+// Retention is what the janitor does (R4).
+type Retention interface {
+	// EventsRemovable returns up to limit events with seq <= upTo that are
+	// older than before, lowest seq first.
+	EventsRemovable(ctx context.Context, tenantID string, upTo int64, before time.Time, limit int) ([]EventRef, error)
+	// EventRemoveMany removes the events at the seqs.
+	EventRemoveMany(ctx context.Context, tenantID string, seqs []int64) error
+	// EffectsSettledBefore returns up to limit done rows last written before,
+	// and not yet told to go, with ids after one, by id.
+	EffectsSettledBefore(ctx context.Context, tenantID string, before time.Time, afterID string, limit int) ([]EffectSeq, error)
+	// EffectExpireMany lets done rows go, at once or soon.
+	EffectExpireMany(ctx context.Context, tenantID string, ids []string) error
+}
+
+// EventRef names one event.
+type EventRef struct {
+	Seq int64  `json:"seq"`
+	EID string `json:"eid"`
+}
+
+// EffectSeq names a row and its event's seq.
+type EffectSeq struct {
+	ID       string `json:"id"`
+	EventSeq int64  `json:"event_seq"`
+}
+
+// Replicas keeps the replicas' heartbeats. What they say is preference, never
+// correctness.
+type Replicas interface {
+	// ReplicaBeat records that the replica lives, and returns the names of
+	// all that gave a sign since.
+	ReplicaBeat(ctx context.Context, name string, now, since time.Time) ([]string, error)
+	// ReplicaLeave takes the replica's sign back.
+	ReplicaLeave(ctx context.Context, name string) error
+}
+
 // Store is all that one replica keeps.
 type Store interface {
 	Clock
@@ -242,6 +305,9 @@ type Store interface {
 	Config
 	Deliveries
 	Tokens
+	Retention
+	Replicas
+	Epochs
 	// Ping reports whether the store answers.
 	Ping(ctx context.Context) error
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/triggerd/triggerd/pkg/tracker"
 )
@@ -13,11 +16,17 @@ import (
 // a seq or relayed an event before it. Each round is somebody's progress.
 const relayTries = 20
 
+// relayBatch is the most events that one allocation takes; one card's are
+// never split.
+const relayBatch = 500
+
 // Relay moves pending events from cards into the log (E2, E3). Any number of
 // relays may work on one card at once.
 type Relay struct {
-	Cards tracker.CardStore
-	Log   EventLog
+	Cards  tracker.CardStore
+	Log    EventLog
+	Heads  Heads
+	Logger zerolog.Logger
 	// Wake, if set, is told of a tenant whose log has grown.
 	Wake func(tenantID string)
 	// FillTimeout bounds giving up the seqs of an insert that failed; it is
@@ -29,37 +38,106 @@ type Relay struct {
 // returns the seq of each. A card that is gone has none. After an error it may
 // be called again at any time, by anybody.
 func (r *Relay) Card(ctx context.Context, tenantID, cardID string) (map[string]int64, error) {
+	return r.CardMany(ctx, tenantID, []string{cardID})
+}
+
+// CardMany does the same for several cards of one tenant, in a few commands.
+// Events of different cards get seqs in the order of the cards.
+func (r *Relay) CardMany(ctx context.Context, tenantID string, cardIDs []string) (map[string]int64, error) {
 	seqs := make(map[string]int64)
-	for range relayTries {
-		card, err := r.Cards.CardGet(ctx, tenantID, cardID)
-		if errors.Is(err, tracker.ErrNotFound) || (err == nil && len(card.Pending) == 0) {
+	lost := false
+	for try := range relayTries {
+		pause(ctx, try)
+		cards, err := r.Cards.CardsGet(ctx, tenantID, cardIDs)
+		if err != nil {
+			return seqs, fmt.Errorf("relay cards of %s: %w", tenantID, err)
+		}
+		cards = slices.DeleteFunc(cards, func(c *tracker.Card) bool {
+			return len(c.Pending) == 0 && !c.Deleted && c.PendingAt.IsZero()
+		})
+		if len(cards) == 0 {
 			return seqs, nil
 		}
-		if err != nil {
-			return seqs, fmt.Errorf("relay card %s/%s: %w", tenantID, cardID, err)
+		slices.SortFunc(cards, func(a, b *tracker.Card) int {
+			return slices.Index(cardIDs, a.ID) - slices.Index(cardIDs, b.ID)
+		})
+		again := false
+		for batch := range batches(cards) {
+			if again, lost, err = r.batch(ctx, tenantID, batch, seqs, lost); err != nil {
+				return seqs, fmt.Errorf("relay %d cards of %s: %w", len(batch), tenantID, err)
+			}
+			if again {
+				break
+			}
 		}
-		again, err := r.events(ctx, tenantID, card.Pending, seqs)
-		if err != nil {
-			return seqs, fmt.Errorf("relay card %s/%s: %w", tenantID, cardID, err)
+		if !again {
+			return seqs, nil
 		}
-		if again {
+	}
+	return seqs, fmt.Errorf("relay cards of %s: still meeting other relays after %d rounds", tenantID, relayTries)
+}
+
+// batches cuts a list of cards so that each batch holds about relayBatch
+// events.
+func batches(cards []*tracker.Card) func(yield func([]*tracker.Card) bool) {
+	return func(yield func([]*tracker.Card) bool) {
+		from, n := 0, 0
+		for i, c := range cards {
+			if n > 0 && n+len(c.Pending) > relayBatch {
+				if !yield(cards[from:i]) {
+					return
+				}
+				from, n = i, 0
+			}
+			n += len(c.Pending)
+		}
+		if from < len(cards) {
+			yield(cards[from:])
+		}
+	}
+}
+
+// batch relays the events of some cards, takes them off, and buries cards that
+// were deleted. It reports again when it met somebody else's event and has to
+// look again, and lost when a void may have taken its seq.
+func (r *Relay) batch(ctx context.Context, tenantID string, cards []*tracker.Card, seqs map[string]int64, lost bool) (again, stillLost bool, err error) {
+	eids := make(map[string][]string, len(cards))
+	var pending []tracker.BoardEvent
+	for _, c := range cards {
+		if len(c.Pending) == 0 && !c.Deleted {
+			// A card made again over a tombstone, without an event, has the
+			// tombstone's mark: taking nothing off removes it.
+			eids[c.ID] = []string{}
+		}
+		for _, e := range c.Pending {
+			pending = append(pending, e)
+			eids[c.ID] = append(eids[c.ID], e.EID)
+		}
+	}
+	if len(pending) > 0 {
+		if again, err = r.events(ctx, tenantID, pending, seqs, lost); again || err != nil {
+			return again, again, err
+		}
+	}
+	if len(eids) > 0 {
+		if err := r.Cards.CardPendingRemove(ctx, tenantID, eids); err != nil {
+			return false, false, fmt.Errorf("take off %d events: %w", len(pending), err)
+		}
+	}
+	for _, c := range cards {
+		if !c.Deleted {
 			continue
 		}
-		eids := make([]string, len(card.Pending))
-		for i, e := range card.Pending {
-			eids[i] = e.EID
+		if _, err := r.Cards.CardBury(ctx, tenantID, c.ID, c.Incarnation); err != nil {
+			return false, false, fmt.Errorf("bury card %s: %w", c.ID, err)
 		}
-		if err := r.Cards.CardPendingRemove(ctx, tenantID, cardID, eids); err != nil {
-			return seqs, fmt.Errorf("relay card %s/%s: take off %d events: %w", tenantID, cardID, len(eids), err)
-		}
-		return seqs, nil
 	}
-	return seqs, fmt.Errorf("relay card %s/%s: still meeting other relays after %d rounds", tenantID, cardID, relayTries)
+	return false, false, nil
 }
 
 // events brings those of the events into the log that are not there. It
 // reports true when it met somebody else's event and has to look again.
-func (r *Relay) events(ctx context.Context, tenantID string, pending []tracker.BoardEvent, seqs map[string]int64) (again bool, err error) {
+func (r *Relay) events(ctx context.Context, tenantID string, pending []tracker.BoardEvent, seqs map[string]int64, lost bool) (again bool, err error) {
 	eids := make([]string, len(pending))
 	for i, e := range pending {
 		eids[i] = e.EID
@@ -81,20 +159,22 @@ func (r *Relay) events(ctx context.Context, tenantID string, pending []tracker.B
 	if len(missing) == 0 {
 		return false, nil
 	}
-	first, err := r.Log.SeqAllocate(ctx, tenantID, len(missing))
+	first, err := r.allocate(ctx, tenantID, len(missing), lost)
 	if err != nil {
 		return false, err
 	}
+	taken := make([]int64, len(missing))
 	for i := range missing {
 		missing[i].Seq = first + int64(i)
+		taken[i] = missing[i].Seq
 	}
 	if err := r.Log.EventInsertMany(ctx, tenantID, missing); err != nil {
 		// Stop and give up the rest of the allocation at once, the seq that
 		// met the duplicate too: what is in is found by looking again. The
 		// fill goes on if the caller has left: a hole holds up the tenant.
-		fctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.FillTimeout)
+		fctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), orDefault(r.FillTimeout, StoreTimeoutDefault))
 		defer cancel()
-		fillErr := r.Log.EventFillVoids(fctx, tenantID, first, first+int64(len(missing))-1)
+		fillErr := r.Log.EventFillVoids(fctx, tenantID, taken)
 		r.wake(tenantID)
 		if errors.Is(err, ErrEventExists) && fillErr == nil {
 			return true, nil
@@ -106,6 +186,34 @@ func (r *Relay) events(ctx context.Context, tenantID string, pending []tracker.B
 	}
 	r.wake(tenantID)
 	return false, nil
+}
+
+// allocate takes n seqs, and makes the tenant's head first if there is none.
+func (r *Relay) allocate(ctx context.Context, tenantID string, n int, lost bool) (int64, error) {
+	first, err := r.Log.SeqAllocate(ctx, tenantID, n, lost)
+	if !errors.Is(err, tracker.ErrNotFound) {
+		return first, err
+	}
+	if err := liftHead(ctx, r.Heads, r.Logger, tenantID); err != nil {
+		return 0, err
+	}
+	return r.Log.SeqAllocate(ctx, tenantID, n, lost)
+}
+
+// liftHead lifts a tenant's head (T4) and tells of it where it had been lost
+// or was behind: something was restored, or removed by hand.
+func liftHead(ctx context.Context, heads Heads, log zerolog.Logger, tenantID string) error {
+	l, err := heads.HeadLift(ctx, tenantID)
+	if err != nil {
+		return fmt.Errorf("lift head of %s: %w", tenantID, err)
+	}
+	switch {
+	case l.Created && (l.Log || l.To > 0):
+		log.Warn().Str("tenant", tenantID).Int64("seq", l.To).Msg("the tenant's head was missing; made anew from its log, rows and subscriptions")
+	case !l.Created && l.From < l.To:
+		log.Warn().Str("tenant", tenantID).Int64("from", l.From).Int64("seq", l.To).Msg("the tenant's allocator was behind its log, cursor, rows or subscriptions; lifted")
+	}
+	return nil
 }
 
 func (r *Relay) wake(tenantID string) {

@@ -1,10 +1,15 @@
 package trigger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -15,10 +20,15 @@ import (
 
 // Defaults of the tail.
 const (
-	TailBatchDefault = 500
-	PollDefault      = 200 * time.Millisecond
-	tenantsPerRound  = 100
-	deferTenant      = 2 * time.Second
+	TailBatchDefault    = 500
+	TailParallelDefault = 8
+	PollDefault         = 200 * time.Millisecond
+	tenantsPerRound     = 100
+	deferTenant         = 2 * time.Second
+	// stepIn is how long a tenant waits for the replica that it prefers.
+	stepIn = 2 * time.Second
+	// rowsPerInsert keeps one insert below what servers take in one command.
+	rowsPerInsert = 1000
 )
 
 // Tail turns the log into rows: for each tenant, over the contiguous prefix
@@ -29,128 +39,287 @@ type Tail struct {
 	Cards  tracker.CardStore
 	Log    EventLog
 	Heads  Heads
-	Config interface {
-		SubscriptionRefs(ctx context.Context, tenantID string) ([]SubscriptionRef, error)
-		SubscriptionGet(ctx context.Context, tenantID, id string) (*Subscription, error)
-	}
+	Config subscriptionReader
 	Outbox EffectOutbox
 	Lanes  Lanes
 	Clock  Clock
+	Epochs Epochs
 	Logger zerolog.Logger
 
-	Batch int           // events per batch; TailBatchDefault if 0
-	Poll  time.Duration // PollDefault if 0
+	Batch    int           // events per batch; TailBatchDefault if 0
+	Parallel int           // tenants at once; TailParallelDefault if 0
+	Poll     time.Duration // PollDefault if 0
+	HoleWait time.Duration // HoleWaitDefault if 0 (T3)
+	// Prefers, if set, reports whether this replica is the one that should
+	// drain the tenant; others step in after 2 s. It is preference, never
+	// correctness.
+	Prefers func(tenantID string) bool
 	// WakeWorker, if set, is called after lanes were marked.
 	WakeWorker func()
 
 	service startstop.Service
 	wake    nudge
+	mu      sync.Mutex
+	woken   map[string]bool
+	busy    map[string]bool
+	small   map[string]bool // tenants whose last batch could not be written
+	away    map[string]time.Time
 	cache   subscriptionCache
 	warned  onceSet
+	panics  panicWatch
+	evals   atomic.Int64
 }
 
-// Wake tells the tail that a log has grown: it looks at once.
-func (t *Tail) Wake(string) { t.wake.Nudge() }
+// Wake tells the tail that a tenant's log has grown: it is drained at once.
+func (t *Tail) Wake(tenantID string) {
+	t.mu.Lock()
+	if t.woken == nil {
+		t.woken = make(map[string]bool)
+	}
+	t.woken[tenantID] = true
+	t.mu.Unlock()
+	t.wake.Nudge()
+}
+
+// Healthy reports whether tenants are drained without panics, or have been for
+// the last minute.
+func (t *Tail) Healthy() bool { return t.panics.healthy(time.Now()) }
+
+// Evaluated counts the evaluations of a subscription against an event.
+func (t *Tail) Evaluated() int64 { return t.evals.Load() }
 
 // Start starts the loop; it returns once it runs.
 func (t *Tail) Start(ctx context.Context) error { return t.service.Start(ctx, t.run) }
 
-// Stop ends the loop and waits for the batch under way.
+// Stop ends the loop and waits for the batches under way.
 func (t *Tail) Stop() { t.service.Stop() }
 
 func (t *Tail) run(ctx context.Context) {
+	var drains sync.WaitGroup
+	defer drains.Wait()
+	slots := make(chan struct{}, orDefault(t.Parallel, TailParallelDefault))
 	poll := orDefault(t.Poll, PollDefault)
+	var next time.Time
 	for ctx.Err() == nil {
-		if err := t.DrainDirty(ctx); err != nil && ctx.Err() == nil {
-			t.Logger.Warn().Err(err).Msg("tail: look for dirty tenants")
+		tenants := t.takeWoken()
+		if now := time.Now(); !now.Before(next) {
+			next = now.Add(jitter(poll))
+			due, err := t.due(ctx)
+			if err != nil && ctx.Err() == nil {
+				t.Logger.Warn().Err(err).Msg("tail: look for dirty tenants")
+			}
+			tenants = append(tenants, due...)
 		}
-		t.wake.Wait(ctx, jitter(poll))
+		for _, tenant := range tenants {
+			if !t.occupy(tenant) {
+				continue // under way; if it was woken, it looks once more
+			}
+			select {
+			case slots <- struct{}{}:
+			case <-ctx.Done():
+				t.vacate(tenant)
+				return
+			}
+			drains.Go(func() {
+				defer func() {
+					t.vacate(tenant)
+					<-slots
+				}()
+				t.Serve(ctx, tenant)
+			})
+		}
+		t.wake.Wait(ctx, time.Until(next))
 	}
 }
 
-// DrainDirty drains each dirty tenant once. A tenant that fails is deferred
-// and does not hold up the others (T6).
-func (t *Tail) DrainDirty(ctx context.Context) error {
-	tenants, err := t.Heads.HeadsDirty(ctx, t.Clock.Now(), tenantsPerRound)
-	if err != nil {
-		return err
-	}
-	for _, tenant := range tenants {
-		if ctx.Err() != nil {
-			return ctx.Err()
+// takeWoken returns the woken tenants that are not under way.
+func (t *Tail) takeWoken() (out []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for tenant := range t.woken {
+		if !t.busy[tenant] {
+			out = append(out, tenant)
+			delete(t.woken, tenant)
 		}
-		moved, err := t.Drain(ctx, tenant)
-		if err == nil && moved {
+	}
+	return out
+}
+
+func (t *Tail) occupy(tenant string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.busy[tenant] {
+		return false
+	}
+	if t.busy == nil {
+		t.busy = make(map[string]bool)
+	}
+	t.busy[tenant] = true
+	return true
+}
+
+func (t *Tail) vacate(tenant string) {
+	t.mu.Lock()
+	delete(t.busy, tenant)
+	again := t.woken[tenant]
+	t.mu.Unlock()
+	if again {
+		t.wake.Nudge()
+	}
+}
+
+// due returns the dirty tenants that this replica should drain now (T6).
+func (t *Tail) due(ctx context.Context) ([]string, error) {
+	now := t.Clock.Now()
+	dirty, err := t.Heads.HeadsDirty(ctx, now, tenantsPerRound)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, d := range dirty {
+		if t.isAway(d.TenantID) {
 			continue
 		}
-		if err != nil && ctx.Err() == nil {
-			t.report(tenant, err)
-		}
-		// Nothing to do before a hole either: look again, but not in a spin.
-		wait := deferTenant
-		if err == nil {
-			wait = orDefault(t.Poll, PollDefault)
-		}
-		if derr := t.Heads.HeadDefer(ctx, tenant, t.Clock.Now().Add(wait)); derr != nil && ctx.Err() == nil {
-			t.Logger.Warn().Err(derr).Str("tenant", tenant).Msg("tail: defer tenant")
+		if t.Prefers == nil || t.Prefers(d.TenantID) || now.Sub(d.Since) >= stepIn {
+			out = append(out, d.TenantID)
 		}
 	}
-	return nil
+	return out, nil
+}
+
+// Serve drains one batch of a tenant. A tenant that fails backs off and does
+// not hold up the others (T6); a panic stays with its tenant. It reports what
+// goes wrong in the log.
+func (t *Tail) Serve(ctx context.Context, tenant string) {
+	var retry time.Duration
+	defer func() {
+		if p := recover(); p != nil {
+			t.panics.add(time.Now())
+			t.Logger.Error().Str("tenant", tenant).Interface("panic", p).Bytes("stack", debug.Stack()).Msg("tail: panic while draining")
+			retry = deferTenant
+		}
+		if retry <= 0 || ctx.Err() != nil {
+			return
+		}
+		if err := t.Heads.HeadDefer(ctx, tenant, t.Clock.Now().Add(retry)); err != nil && ctx.Err() == nil {
+			t.Logger.Warn().Err(err).Str("tenant", tenant).Msg("tail: defer tenant")
+		}
+	}()
+	d, err := t.Drain(ctx, tenant)
+	switch {
+	case err != nil && ctx.Err() != nil:
+	case err != nil && t.foreign(tenant, err):
+		// Others may know the feature: this replica alone keeps away.
+	case err != nil:
+		t.report(tenant, err)
+		retry = deferTenant
+	case d.More:
+		t.Wake(tenant)
+	default:
+		retry = d.Retry
+	}
+}
+
+// foreign leaves a tenant that needs an unknown feature to other replicas for
+// a while, with one Warn for each such feature.
+func (t *Tail) foreign(tenant string, err error) bool {
+	unknown := (*UnknownFeatureError)(nil)
+	if !errors.As(err, &unknown) {
+		return false
+	}
+	t.mu.Lock()
+	if t.away == nil {
+		t.away = make(map[string]time.Time)
+	}
+	t.away[tenant] = time.Now().Add(deferTenant)
+	t.mu.Unlock()
+	if t.warned.First(tenant + " " + unknown.Error()) {
+		t.report(tenant, err)
+	}
+	return true
+}
+
+func (t *Tail) isAway(tenant string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	until, ok := t.away[tenant]
+	if ok && time.Now().After(until) {
+		delete(t.away, tenant)
+		return false
+	}
+	return ok
 }
 
 func (t *Tail) report(tenant string, err error) {
-	if unknown := (*UnknownFeatureError)(nil); errors.As(err, &unknown) && !t.warned.First(tenant+" "+unknown.Error()) {
-		return
-	}
 	t.Logger.Warn().Err(err).Str("tenant", tenant).Msg("tail: batch aborted, cursor untouched")
 }
 
-// Drain handles one batch of one tenant and reports whether the cursor moved.
-// Any error leaves the cursor where it was; rows that were written already are
-// found there by the next try (T1, T2).
-func (t *Tail) Drain(ctx context.Context, tenantID string) (moved bool, err error) {
+var errPrimaryChanged = errors.New("the primary changed between the events and the subscriptions")
+
+// Drained is what one Drain did.
+type Drained struct {
+	// Moved: the cursor was moved, by this tail or another.
+	Moved bool
+	// More: there is more to drain at once.
+	More bool
+	// Retry is how long to wait for a hole to be filled or closed.
+	Retry time.Duration
+}
+
+// Drain handles one batch of one tenant. Any error leaves the cursor where it
+// was; rows that were written already are found there by the next try (T1,
+// T2).
+func (t *Tail) Drain(ctx context.Context, tenantID string) (Drained, error) {
+	wrap := func(err error) error { return fmt.Errorf("drain %s: %w", tenantID, err) }
 	head, err := t.Heads.HeadGet(ctx, tenantID)
 	if errors.Is(err, tracker.ErrNotFound) {
-		return false, nil
+		return Drained{}, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("drain %s: %w", tenantID, err)
+		return Drained{}, wrap(err)
+	}
+	if head.Seq <= head.Cursor {
+		return Drained{}, nil
 	}
 	batch := int64(orDefault(t.Batch, TailBatchDefault))
-	events, err := t.Log.EventList(ctx, tenantID, head.Cursor, min(head.Seq, head.Cursor+batch))
+	single := t.isSmall(tenantID)
+	if single {
+		batch = 1
+	}
+	end := min(head.Seq, head.Cursor+batch)
+	epoch := t.Epochs.Epoch()
+	events, err := t.Log.EventList(ctx, tenantID, head.Cursor, end)
 	if err != nil {
-		return false, fmt.Errorf("drain %s after %d: %w", tenantID, head.Cursor, err)
+		return Drained{}, wrap(err)
 	}
 	events = contiguous(events, head.Cursor)
+	hole := int64(len(events)) < end-head.Cursor
 	if len(events) == 0 {
-		return false, nil
+		return t.hole(ctx, head)
 	}
-	// Subscriptions are read after the events: one whose save was answered
-	// before an event was written is seen by that event's batch (T7).
-	subs, err := t.cache.load(ctx, t.Config, tenantID)
+	judged, err := t.judge(ctx, tenantID, events)
 	if err != nil {
-		return false, fmt.Errorf("drain %s: subscriptions: %w", tenantID, err)
+		return Drained{}, wrap(err)
 	}
-	var rows []Effect
-	for i := range events {
-		owed, err := t.owed(ctx, &events[i], subs)
-		if err != nil {
-			return false, fmt.Errorf("drain %s: event %d: %w", tenantID, events[i].Seq, err)
-		}
-		rows = append(rows, owed...)
+	if t.Epochs.Epoch() != epoch {
+		// A new primary may not have had the subscriptions that the events'
+		// one had (T7).
+		return Drained{}, wrap(errPrimaryChanged)
 	}
-	if err := t.write(ctx, tenantID, rows); err != nil {
-		return false, fmt.Errorf("drain %s: %w", tenantID, err)
+	if err := t.write(ctx, tenantID, judged.rows); err != nil {
+		return Drained{}, wrap(t.unwritten(ctx, tenantID, events[:judged.n], single, err))
 	}
-	to := events[len(events)-1].Seq
+	to := head.Cursor + int64(judged.n)
 	// A lost CAS is silent: another replica did the same work.
-	if _, err := t.Heads.HeadAdvance(ctx, tenantID, head.Cursor, to); err != nil {
-		return false, fmt.Errorf("advance cursor %s from %d to %d: %w", tenantID, head.Cursor, to, err)
+	won, err := t.Heads.HeadAdvance(ctx, tenantID, head.Cursor, to)
+	if err != nil {
+		return Drained{}, fmt.Errorf("advance cursor %s from %d to %d: %w", tenantID, head.Cursor, to, err)
 	}
-	if to < head.Seq {
-		t.wake.Nudge()
+	t.setSmall(tenantID, false)
+	if won {
+		judged.log(t.Logger)
 	}
-	return true, nil
+	return Drained{Moved: true, More: to < head.Seq || hole}, nil
 }
 
 // contiguous returns the prefix of the events that follows the cursor without
@@ -164,47 +333,6 @@ func contiguous(events []Event, cursor int64) []Event {
 	return events
 }
 
-// owed returns the rows that an event owes.
-func (t *Tail) owed(ctx context.Context, e *Event, subs []*Subscription) ([]Effect, error) {
-	if e.Source == SourceVoid {
-		return nil, nil
-	}
-	if err := checkFeatures("event "+e.ID(), e.Requires); err != nil {
-		return nil, err
-	}
-	if e.After == nil {
-		if gone, err := t.normalize(ctx, e); gone || err != nil {
-			return nil, err
-		}
-	}
-	var rows []Effect
-	for _, s := range subs {
-		if err := checkFeatures("subscription "+s.ID, s.Requires); err != nil {
-			return nil, err
-		}
-		if s.Enabled && e.Seq > s.ActiveFromSeq && s.Matches(e) {
-			rows = append(rows, s.row(e, t.Clock))
-		}
-	}
-	return rows, nil
-}
-
-// normalize gives an event without a snapshot (an older or foreign emitter's)
-// the card as it stands. Only a card that is not there skips the event; any
-// other error is transient (T2).
-func (t *Tail) normalize(ctx context.Context, e *Event) (gone bool, err error) {
-	card, err := t.Cards.CardGet(ctx, e.TenantID, e.CardID)
-	if errors.Is(err, tracker.ErrNotFound) {
-		return true, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("normalize from card %s: %w", e.CardID, err)
-	}
-	e.After, e.BoardID, e.CardRev = card.Snapshot(), card.BoardID, card.Rev
-	e.BeforeUnknown = e.Before == nil && e.Kind != tracker.KindCreated
-	return false, nil
-}
-
 // write writes the rows that are absent and marks the lanes of all of them:
 // not only of new ones, since whoever wrote the others may have died before
 // marking; and the lanes that the rows carry, since a subscription may have
@@ -213,9 +341,18 @@ func (t *Tail) write(ctx context.Context, tenantID string, rows []Effect) error 
 	if len(rows) == 0 {
 		return nil
 	}
-	refs, err := t.Outbox.EffectMaterialize(ctx, tenantID, rows)
-	if err != nil {
-		return fmt.Errorf("write %d rows: %w", len(rows), err)
+	// The better-ranked taker of a label is there before the others (W7), as
+	// far as the store keeps the order of one insert.
+	slices.SortStableFunc(rows, func(a, b Effect) int {
+		return cmp.Or(cmp.Compare(a.EventSeq, b.EventSeq), cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.SubscriptionID, b.SubscriptionID))
+	})
+	var refs []EffectRef
+	for chunk := range slices.Chunk(rows, rowsPerInsert) {
+		got, err := t.Outbox.EffectMaterialize(ctx, tenantID, chunk)
+		if err != nil {
+			return fmt.Errorf("write %d rows: %w", len(chunk), err)
+		}
+		refs = append(refs, got...)
 	}
 	due := make(map[string]time.Time)
 	for _, ref := range refs {

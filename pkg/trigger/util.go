@@ -2,6 +2,7 @@ package trigger
 
 import (
 	"context"
+	"math/rand/v2"
 	"strconv"
 	"sync"
 	"time"
@@ -14,6 +15,20 @@ func orDefault[T comparable](v, def T) T {
 		return def
 	}
 	return v
+}
+
+// pause waits a little before a try that follows others, with jitter, so that
+// those who got in each other's way do not do so again. It ends with ctx.
+func pause(ctx context.Context, tries int) {
+	if tries < 2 {
+		return
+	}
+	t := time.NewTimer(rand.N(min(time.Millisecond<<min(tries, 10), 100*time.Millisecond))) //nolint:gosec // jitter is no secret
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
 // nudge wakes one waiting loop; nudges while it works fold into one. The zero
@@ -54,47 +69,4 @@ type onceSet struct{ m sync.Map }
 func (o *onceSet) First(key string) bool {
 	_, seen := o.m.LoadOrStore(key, struct{}{})
 	return !seen
-}
-
-// subscriptionCache keeps subscriptions by id and revision. The zero value is
-// ready.
-type subscriptionCache struct {
-	mu      sync.Mutex
-	tenants map[string]map[string]*Subscription
-}
-
-// load returns the tenant's enabled subscriptions as of now: which there are
-// is read from the store, and of those only what changed since (T7).
-func (c *subscriptionCache) load(ctx context.Context, store interface {
-	SubscriptionRefs(ctx context.Context, tenantID string) ([]SubscriptionRef, error)
-	SubscriptionGet(ctx context.Context, tenantID, id string) (*Subscription, error)
-}, tenantID string,
-) ([]*Subscription, error) {
-	refs, err := store.SubscriptionRefs(ctx, tenantID)
-	if err != nil {
-		return nil, err
-	}
-	c.mu.Lock()
-	have := c.tenants[tenantID]
-	c.mu.Unlock()
-	next := make(map[string]*Subscription, len(refs))
-	list := make([]*Subscription, 0, len(refs))
-	for _, ref := range refs {
-		s := have[ref.ID]
-		if s == nil || s.Revision != ref.Revision {
-			// A newer revision than the ref's may come back; it is as good.
-			if s, err = store.SubscriptionGet(ctx, tenantID, ref.ID); err != nil {
-				return nil, err
-			}
-		}
-		next[ref.ID] = s
-		list = append(list, s)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.tenants == nil {
-		c.tenants = make(map[string]map[string]*Subscription)
-	}
-	c.tenants[tenantID] = next
-	return list, nil
 }

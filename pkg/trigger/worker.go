@@ -142,9 +142,11 @@ func (w *EffectWorker) lane(ctx, attempts context.Context, lane Lane, share int)
 	}
 	if share > 0 {
 		began := time.Now()
-		rows, err := w.Outbox.EffectClaim(ctx, w.claim(lane, share))
+		// A claim that has begun is read to its end, also by a worker that is
+		// told to stop: it hands the rows back (W10).
+		rows, err := w.Outbox.EffectClaim(context.WithoutCancel(ctx), w.claim(lane, share))
 		for _, r := range rows {
-			w.dispatch(attempts, r, began, nil)
+			w.dispatch(ctx, attempts, r, began, nil)
 		}
 		if err != nil {
 			return false, err
@@ -152,7 +154,10 @@ func (w *EffectWorker) lane(ctx, attempts context.Context, lane Lane, share int)
 		full = len(rows) == share
 	}
 	if full || reclaimed {
-		return true, nil
+		// It goes behind the lanes that have been due since before now: slots
+		// that become free one at a time are shared too (W9).
+		_, err := w.Lanes.LaneReschedule(ctx, lane, w.Clock.Now())
+		return true, err
 	}
 	if w.reclaiming() {
 		// The lane may hold more rows whose lease has run out; it stays due,
@@ -181,7 +186,7 @@ func (w *EffectWorker) reclaim(ctx, attempts context.Context, lane Lane) (bool, 
 		return false, nil
 	}
 	began := time.Now()
-	row, err := w.Outbox.EffectReclaim(ctx, w.claim(lane, 1))
+	row, err := w.Outbox.EffectReclaim(context.WithoutCancel(ctx), w.claim(lane, 1))
 	if err != nil || row == nil {
 		return false, err
 	}
@@ -190,7 +195,7 @@ func (w *EffectWorker) reclaim(ctx, attempts context.Context, lane Lane) (bool, 
 		return true, nil
 	}
 	w.setReclaiming(true)
-	w.dispatch(attempts, *row, began, func() { w.setReclaiming(false) })
+	w.dispatch(ctx, attempts, *row, began, func() { w.setReclaiming(false) })
 	return true, nil
 }
 
@@ -214,7 +219,7 @@ func (w *EffectWorker) claim(lane Lane, limit int) ClaimParams {
 	}
 }
 
-func (w *EffectWorker) dispatch(attempts context.Context, row Effect, began time.Time, ended func()) {
+func (w *EffectWorker) dispatch(loop, attempts context.Context, row Effect, began time.Time, ended func()) {
 	w.take(1)
 	w.inflight.Go(func() {
 		defer func() {
@@ -224,12 +229,12 @@ func (w *EffectWorker) dispatch(attempts context.Context, row Effect, began time
 			}
 			w.wake.Nudge()
 		}()
-		w.execute(attempts, row, began)
+		w.execute(loop, attempts, row, began)
 	})
 }
 
 // execute makes one attempt at a claimed row and settles it.
-func (w *EffectWorker) execute(ctx context.Context, row Effect, began time.Time) {
+func (w *EffectWorker) execute(loop, ctx context.Context, row Effect, began time.Time) {
 	log := w.Logger.With().Str("effect", row.ID).Str("worker", w.Name).Int("attempt", row.Attempts).Logger()
 	// The lease counts from the moment that its acquisition began.
 	deadline := began.Add(orDefault(w.AttemptDeadline, AttemptDeadlineDefault))
@@ -240,7 +245,7 @@ func (w *EffectWorker) execute(ctx context.Context, row Effect, began time.Time)
 	actx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	var ev Evaluation
-	if ctx.Err() != nil {
+	if loop.Err() != nil {
 		ev = Evaluation{Wait: time.Millisecond} // stopping, and not started (W10)
 	} else {
 		ev = w.evaluate(actx, &row)
@@ -252,7 +257,7 @@ func (w *EffectWorker) execute(ctx context.Context, row Effect, began time.Time)
 	s := w.settle(&row, ev)
 	// The settle is not the attempt's: it goes on when that was cut short.
 	until := began.Add(orDefault(w.Lease, LeaseDefault))
-	stands, err := w.send(context.WithoutCancel(ctx), s, until)
+	stands, err := w.send(ctx, s, until)
 	switch {
 	case err != nil:
 		log.Error().Err(err).Msg("worker: settle failed, the lease will run out and the row be tried again")
@@ -288,6 +293,9 @@ func (w *EffectWorker) settle(row *Effect, ev Evaluation) Settle {
 		switch {
 		case launch && le.Permanent:
 			s.To, s.Reason = StateFailed, ReasonPermanent
+		case ev.Uncounted:
+			s.To, s.HandBack = StatePending, true
+			s.NotBefore = now.Add(time.Second + backoff(row.Attempts, orDefault(w.RetryBase, RetryBaseDefault), orDefault(w.RetryCap, RetryCapDefault)))
 		case row.Attempts >= AttemptsMax:
 			s.To, s.Reason = StateFailed, ReasonExhausted
 		default:
@@ -301,21 +309,25 @@ func (w *EffectWorker) settle(row *Effect, ev Evaluation) Settle {
 	return s
 }
 
-// send settles the row and repeats after errors until the lease has run out:
-// a settle that is sent again is recognized (W2).
-func (w *EffectWorker) send(ctx context.Context, s Settle, until time.Time) (bool, error) {
+// send settles the row and repeats after errors until the lease has run out,
+// or the grace period of a stop: a settle that is sent again is recognized
+// (W2).
+func (w *EffectWorker) send(attempts context.Context, s Settle, until time.Time) (bool, error) {
 	pause := 50 * time.Millisecond
 	for {
-		sctx, cancel := context.WithTimeout(ctx, orDefault(w.StoreTimeout, StoreTimeoutDefault))
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(attempts), orDefault(w.StoreTimeout, StoreTimeoutDefault))
 		stands, err := w.Outbox.EffectSettleMany(sctx, []Settle{s})
 		cancel()
 		if err == nil {
 			return stands[0], nil
 		}
-		if time.Now().Add(pause).After(until) {
+		if time.Now().Add(pause).After(until) || attempts.Err() != nil {
 			return false, err
 		}
-		time.Sleep(pause)
+		select {
+		case <-time.After(pause):
+		case <-attempts.Done(): // one more try
+		}
 		pause = min(2*pause, 2*time.Second)
 	}
 }

@@ -44,7 +44,7 @@ func setup(t *testing.T, rows int, launch launcher) *bundle {
 	ctx := t.Context()
 	store := boardmem.New()
 	b := &bundle{store: store, log: new(bytes.Buffer), settles: make(chan trigger.Settle, 1000)}
-	relay := &trigger.Relay{Cards: store, Log: store, FillTimeout: time.Second}
+	relay := &trigger.Relay{Cards: store, Log: store, Heads: store, FillTimeout: time.Second}
 	b.board = &trigger.Board{Cards: store, Log: store, Clock: store, Relay: relay}
 	log := zerolog.New(zerolog.SyncWriter(b.log))
 	b.worker = &trigger.EffectWorker{
@@ -56,7 +56,7 @@ func setup(t *testing.T, rows int, launch launcher) *bundle {
 	require.NoError(t, store.SubscriptionSave(ctx, &trigger.Subscription{
 		TenantID: "acme", ID: "s1", Name: "s1", Revision: 1, Enabled: true, BotID: "bot", If: trigger.Conditions{LabelsAll: []string{"bug"}},
 	}))
-	tail := &trigger.Tail{Cards: store, Log: store, Heads: store, Config: store, Outbox: store, Lanes: store, Clock: store, Logger: log}
+	tail := &trigger.Tail{Cards: store, Log: store, Heads: store, Config: store, Outbox: store, Lanes: store, Clock: store, Epochs: store, Logger: log}
 	for i := range rows {
 		id := string(rune('a' + i))
 		_, err := b.board.Change(ctx, "acme", id, func(*tracker.Card, time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
@@ -388,7 +388,7 @@ func TestLoops_ChainIsCutVisibly(t *testing.T) {
 	store := boardmem.New()
 	sub := &trigger.Subscription{TenantID: "acme", ID: "s1", Name: "s1", Revision: 1, Enabled: true, BotID: "bot", On: trigger.EventFilter{Kinds: []tracker.Kind{tracker.KindEdited}}}
 	require.NoError(t, store.SubscriptionSave(ctx, sub))
-	tail := &trigger.Tail{Cards: store, Log: store, Heads: store, Config: store, Outbox: store, Lanes: store, Clock: store}
+	tail := &trigger.Tail{Cards: store, Log: store, Heads: store, Config: store, Outbox: store, Lanes: store, Clock: store, Epochs: store}
 	var deep tracker.Cause
 	for range trigger.ChainDepthMax {
 		deep = deep.Then("other", "c")
@@ -397,7 +397,9 @@ func TestLoops_ChainIsCutVisibly(t *testing.T) {
 		e := event(tracker.KindEdited, snap("x"), snap("x"), func(e *trigger.Event) {
 			e.Seq, e.EID, e.Cause = int64(i+1), string(rune('a'+i)), cause
 		})
-		_, err := store.SeqAllocate(ctx, "acme", 1)
+		_, err := store.HeadLift(ctx, "acme")
+		require.NoError(t, err)
+		_, err = store.SeqAllocate(ctx, "acme", 1, false)
 		require.NoError(t, err)
 		require.NoError(t, store.EventInsertMany(ctx, "acme", []trigger.Event{*e}))
 	}
@@ -410,4 +412,50 @@ func TestLoops_ChainIsCutVisibly(t *testing.T) {
 		got = append(got, string(row.State)+" "+string(row.Outcome))
 	}
 	require.Equal(t, []string{"pending ", "done loop_cut", "pending ", "done loop_cut"}, got)
+}
+
+// keyless is a replica without the seal key.
+type keyless struct{ sealer }
+
+func (keyless) Open(string, trigger.Sealed) ([]byte, error) { return nil, errors.New("no seal key") }
+
+func TestW5_WhatIsNotTheBotsFaultUsesUpNoAttempt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 1, func(context.Context, trigger.LaunchRequest) (trigger.Launched, error) {
+			return trigger.Launched{RunID: "r"}, nil
+		})
+		b.worker.Evaluator.Sealer = keyless{}
+		require.NoError(t, b.worker.Start(t.Context()))
+		for range 3 * trigger.AttemptsMax {
+			s := <-b.settles
+			require.Equal(t, trigger.StatePending, s.To)
+			require.True(t, s.NotBefore.After(s.At))
+		}
+		b.worker.Stop()
+		row := b.rows(t)[0]
+		require.Zero(t, row.Attempts)
+		require.Contains(t, row.Errors[0].Message, "seal key")
+		// A replica that has the key launches it.
+		b.worker.Evaluator.Sealer = sealer{}
+		require.NoError(t, b.worker.Start(t.Context()))
+		require.Equal(t, trigger.StateDone, (<-b.settles).To)
+		b.worker.Stop()
+	})
+}
+
+func TestW10_StopDoesNotWaitForAStoreThatIsGone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 1, func(context.Context, trigger.LaunchRequest) (trigger.Launched, error) {
+			return trigger.Launched{RunID: "r"}, nil
+		})
+		b.worker.Outbox = &flaky{Store: b.store, fails: 1 << 30}
+		b.worker.Grace = 5 * time.Second
+		require.NoError(t, b.worker.Start(t.Context()))
+		time.Sleep(time.Second)
+		began := time.Now()
+		b.worker.Stop()
+		require.LessOrEqual(t, time.Since(began), 6*time.Second)
+	})
 }

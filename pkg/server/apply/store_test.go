@@ -87,7 +87,9 @@ func (w *watchedStore) SubscriptionSave(ctx context.Context, s *trigger.Subscrip
 // emit puts one event into acme's log and returns its seq.
 func emit(t *testing.T, s *boardmem.Store) int64 {
 	t.Helper()
-	seq, err := s.SeqAllocate(t.Context(), "acme", 1)
+	_, err := s.HeadLift(t.Context(), "acme")
+	require.NoError(t, err)
+	seq, err := s.SeqAllocate(t.Context(), "acme", 1, false)
 	require.NoError(t, err)
 	e := trigger.Event{TenantID: "acme", Seq: seq, Source: trigger.SourceBoard, BoardEvent: tracker.BoardEvent{EID: tracker.NewBoardEID()}}
 	require.NoError(t, s.EventInsertMany(t.Context(), "acme", []trigger.Event{e}))

@@ -91,7 +91,7 @@ func testE1LostAnswer(t *testing.T, b *bundle) {
 					next := card.Clone()
 					next.Rev, next.LastWrite = card.Rev+1, "other"
 					require.NoError(t, b.real.CardWrite(t.Context(), tracker.CardWrite{PrevIncarnation: card.Incarnation, PrevRev: card.Rev, Next: next}))
-					plain := trigger.Relay{Cards: b.real, Log: b.real, FillTimeout: time.Second}
+					plain := trigger.Relay{Cards: b.real, Log: b.real, Heads: b.real, FillTimeout: time.Second}
 					_, rerr := plain.Card(t.Context(), tenant, id)
 					require.NoError(t, rerr)
 				}
@@ -129,7 +129,7 @@ func testE2TwoRelays(t *testing.T, b *bundle) {
 	b.create(t, "c1", "open")
 	// The first relay has seen one event and is held up before it inserts;
 	// meanwhile the card changes and another relay relays both.
-	plain := &trigger.Relay{Cards: b.real, Log: b.real, FillTimeout: time.Second}
+	plain := &trigger.Relay{Cards: b.real, Log: b.real, Heads: b.real, FillTimeout: time.Second}
 	once := sync.Once{}
 	b.setHook(func(op string) {
 		if op == "EventInsertMany" {
@@ -194,7 +194,7 @@ func testE2Voids(t *testing.T, b *bundle) {
 	once := sync.Once{}
 	b.setHook(func(op string) {
 		if op == "EventInsertMany" {
-			once.Do(func() { require.NoError(t, b.real.EventFillVoids(ctx, tenant, 2, 2)) })
+			once.Do(func() { require.NoError(t, b.real.EventFillVoids(ctx, tenant, []int64{2})) })
 		}
 	})
 	seqs := b.relayed(t, "c1")
@@ -230,18 +230,18 @@ func testE3Remove(t *testing.T, b *bundle) {
 	require.NoError(t, err)
 	p := card.Pending
 
-	require.NoError(t, b.real.CardPendingRemove(ctx, tenant, "c1", []string{p[1].EID, "board:unknown"}))
+	require.NoError(t, b.real.CardPendingRemove(ctx, tenant, map[string][]string{"c1": {p[1].EID, "board:unknown"}}))
 	card, err = b.real.CardGet(ctx, tenant, "c1")
 	require.NoError(t, err)
 	require.Equal(t, []tracker.BoardEvent{p[0], p[2]}, card.Pending)
 	require.False(t, card.PendingAt.IsZero(), "the mark stays while an event is left")
 
-	require.NoError(t, b.real.CardPendingRemove(ctx, tenant, "c1", []string{p[0].EID, p[2].EID}))
+	require.NoError(t, b.real.CardPendingRemove(ctx, tenant, map[string][]string{"c1": {p[0].EID, p[2].EID}}))
 	card, err = b.real.CardGet(ctx, tenant, "c1")
 	require.NoError(t, err)
 	require.Empty(t, card.Pending)
 	require.True(t, card.PendingAt.IsZero())
-	require.NoError(t, b.real.CardPendingRemove(ctx, tenant, "nobody", []string{"x"}))
+	require.NoError(t, b.real.CardPendingRemove(ctx, tenant, map[string][]string{"nobody": {"x"}}))
 
 	// A change between a relay's read and its clean-up stays pending.
 	b.change(t, "c1", retitle("c"))
@@ -283,7 +283,7 @@ func testE3Full(t *testing.T, b *bundle) {
 
 func testE5Unique(t *testing.T, b *bundle) {
 	ctx := t.Context()
-	first, err := b.real.SeqAllocate(ctx, tenant, 3)
+	first, err := b.allocate(ctx, tenant, 3)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, first)
 	event := func(seq int64, eid string) trigger.Event {
@@ -294,7 +294,7 @@ func testE5Unique(t *testing.T, b *bundle) {
 	require.ErrorIs(t, b.real.EventInsertMany(ctx, tenant, []trigger.Event{event(2, "board:a")}), trigger.ErrEventExists)
 	// An ordered insert stops at the first that is there.
 	require.ErrorIs(t, b.real.EventInsertMany(ctx, tenant, []trigger.Event{event(2, "board:c"), event(1, "board:d"), event(3, "board:e")}), trigger.ErrEventExists)
-	require.NoError(t, b.real.EventFillVoids(ctx, tenant, 1, 3))
+	require.NoError(t, b.real.EventFillVoids(ctx, tenant, []int64{1, 2, 3}))
 	events := b.events(t)
 	require.Len(t, events, 3)
 	require.Equal(t, "void:3", events[2].EID)
@@ -314,7 +314,7 @@ func testE6Payload(t *testing.T, b *bundle) {
 	ctx := t.Context()
 	raw := `{"a.b":1,"$c":9007199254740993,"":{"n":1.0}, "s":"é"}`
 	e := trigger.Event{TenantID: tenant, Seq: 1, Source: trigger.SourceCustom, BoardEvent: tracker.BoardEvent{EID: "custom:1"}, Payload: raw}
-	_, err := b.real.SeqAllocate(ctx, tenant, 1)
+	_, err := b.allocate(ctx, tenant, 1)
 	require.NoError(t, err)
 	require.NoError(t, b.real.EventInsertMany(ctx, tenant, []trigger.Event{e}))
 	require.Equal(t, raw, b.events(t)[0].Payload)

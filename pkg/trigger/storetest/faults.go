@@ -3,7 +3,9 @@ package storetest
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
@@ -24,6 +26,32 @@ type faults struct {
 	// holdCardWrite, if set, gets a card write instead of the store: its
 	// answer is the call's, and apply may be called later.
 	holdCardWrite func(apply func() error) error
+	// hidden seqs are in the log and can't be read yet.
+	hidden map[int64]bool
+	// shift is how far the engine's clock runs ahead of the store's.
+	shift time.Duration
+}
+
+// Now is the database's time as the engine is told it.
+func (f *faults) Now() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.Store.Now().Add(f.shift)
+}
+
+// pass lets time pass.
+func (f *faults) pass(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.shift += d
+}
+
+func (f *faults) EventList(ctx context.Context, tenantID string, after, upTo int64) ([]trigger.Event, error) {
+	if err := f.at("EventList:before"); err != nil {
+		return nil, err
+	}
+	events, err := f.Store.EventList(ctx, tenantID, after, upTo)
+	return slices.DeleteFunc(events, func(e trigger.Event) bool { return f.hidden[e.Seq] }), err
 }
 
 var errCut = errors.New("cut")
@@ -110,13 +138,28 @@ func (f *faults) CardWrite(ctx context.Context, w tracker.CardWrite) error {
 	return f.write("CardWrite", func() error { return f.Store.CardWrite(ctx, w) })
 }
 
-func (f *faults) CardPendingRemove(ctx context.Context, tenantID, cardID string, eids []string) error {
-	return f.write("CardPendingRemove", func() error { return f.Store.CardPendingRemove(ctx, tenantID, cardID, eids) })
+func (f *faults) CardsGet(ctx context.Context, tenantID string, ids []string) ([]*tracker.Card, error) {
+	if err := f.at("CardsGet:before"); err != nil {
+		return nil, err
+	}
+	return f.Store.CardsGet(ctx, tenantID, ids)
 }
 
-func (f *faults) SeqAllocate(ctx context.Context, tenantID string, n int) (first int64, err error) {
+func (f *faults) CardWriteMany(ctx context.Context, tenantID string, ws []tracker.CardWrite) (stands []bool, err error) {
+	err = f.write("CardWriteMany", func() error {
+		stands, err = f.Store.CardWriteMany(ctx, tenantID, ws)
+		return err
+	})
+	return stands, err
+}
+
+func (f *faults) CardPendingRemove(ctx context.Context, tenantID string, eids map[string][]string) error {
+	return f.write("CardPendingRemove", func() error { return f.Store.CardPendingRemove(ctx, tenantID, eids) })
+}
+
+func (f *faults) SeqAllocate(ctx context.Context, tenantID string, n int, lost bool) (first int64, err error) {
 	err = f.write("SeqAllocate", func() error {
-		first, err = f.Store.SeqAllocate(ctx, tenantID, n)
+		first, err = f.Store.SeqAllocate(ctx, tenantID, n, lost)
 		return err
 	})
 	return first, err
@@ -144,6 +187,10 @@ func (f *faults) HeadAdvance(ctx context.Context, tenantID string, from, to int6
 		return err
 	})
 	return ok, err
+}
+
+func (f *faults) HeadWatchHole(ctx context.Context, tenantID string, cursor, upTo int64, now time.Time) error {
+	return f.write("HeadWatchHole", func() error { return f.Store.HeadWatchHole(ctx, tenantID, cursor, upTo, now) })
 }
 
 func (f *faults) EffectPlan(ctx context.Context, fence trigger.Fence, plan trigger.LaunchPlan) error {

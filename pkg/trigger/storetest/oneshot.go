@@ -121,7 +121,11 @@ func (b *bundle) closeHoles(t *testing.T) {
 	t.Helper()
 	head, err := b.real.HeadGet(t.Context(), tenant)
 	require.NoError(t, err)
-	require.NoError(t, b.real.EventFillVoids(t.Context(), tenant, 1, head.Seq))
+	seqs := make([]int64, head.Seq)
+	for i := range seqs {
+		seqs[i] = int64(i) + 1
+	}
+	require.NoError(t, b.real.EventFillVoids(t.Context(), tenant, seqs))
 }
 
 func testW7Crash(t *testing.T, b *bundle) {
@@ -334,4 +338,25 @@ func testW7Other(t *testing.T, b *bundle) {
 	_, err = b.attempt(t, row.ID)
 	require.NoError(t, err)
 	require.Equal(t, 1, b.spends(t, "c3"))
+}
+
+func testW7Skew(t *testing.T, b *bundle) {
+	b.bot(t, "bot1")
+	b.subscribe(t, "s1", "ship-it", oneShot("ship-it"))
+	// The forge's clock is ahead: the labeling is of a time that the database
+	// has not reached.
+	at := b.real.Now().Add(5 * time.Second).Truncate(time.Second)
+	labeled := tracker.LabelStamp{Label: "ship-it", Present: true, Stamp: tracker.Stamp{At: at, Delta: true, Tie: "1"}}
+	b.change(t, "c1", func(*tracker.Card, time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
+		card := &tracker.Card{BoardID: "b1", ColumnID: "open", Title: "t", Labels: []string{"ship-it"}}
+		card.Stamps.SetLabel(labeled)
+		return card, &tracker.BoardEvent{Kind: tracker.KindCreated, Actor: human}, nil
+	})
+	b.relayed(t, "c1")
+	b.drain(t)
+	_, err := b.attempt(t, b.rows(t)[0].ID)
+	require.NoError(t, err)
+	card, err := b.real.CardGet(t.Context(), tenant, "c1")
+	require.NoError(t, err)
+	require.False(t, labeled.Stamp.Newer(card.Stamps.Label("ship-it").Stamp), "the labeling that was spent does not bring the label back")
 }

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -443,4 +444,116 @@ func testEffectList(t *testing.T, b *bundle) {
 	none, err = b.real.EffectList(ctx, trigger.EffectListParams{TenantID: "acm", Limit: 7})
 	require.NoError(t, err)
 	require.Empty(t, none)
+}
+
+func testW9Fair(t *testing.T, b *bundle) {
+	ctx := t.Context()
+	b.bot(t, "bot1")
+	b.bot(t, "bot2")
+	b.subscribe(t, "s1", "bug")
+	b.subscribe(t, "s2", "docs", func(s *trigger.Subscription) { s.BotID = "bot2" })
+	for i := range 30 {
+		b.create(t, fmt.Sprint("c", i), "open", "bug")
+		b.relayed(t, fmt.Sprint("c", i))
+	}
+	b.create(t, "other", "open", "docs")
+	b.relayed(t, "other")
+	b.drain(t)
+	// One slot that becomes free again and again: it is shared.
+	settled := make(chan string, 100)
+	worker := &trigger.EffectWorker{
+		Outbox: b.faults, Lanes: b.faults, Evaluator: b.evaluator(), Clock: b.real, Name: "w", Slots: 1, Poll: 5 * time.Millisecond,
+		Settled: func(row trigger.Effect, _ trigger.Settle) { settled <- row.BotID },
+	}
+	require.NoError(t, worker.Start(ctx))
+	defer worker.Stop()
+	for n := 1; ; n++ {
+		if <-settled == "bot2" {
+			require.Less(t, n, 10, "not behind the other lane's backlog")
+			return
+		}
+	}
+}
+
+// stopsWithin stops the worker while a claim is under way.
+type stopsWithin struct {
+	*faults
+	claimed chan struct{}
+	goOn    chan struct{}
+}
+
+func (s stopsWithin) EffectClaim(ctx context.Context, p trigger.ClaimParams) ([]trigger.Effect, error) {
+	rows, err := s.faults.EffectClaim(ctx, p)
+	if len(rows) > 0 {
+		close(s.claimed)
+		<-s.goOn
+		if ctx.Err() != nil {
+			return nil, ctx.Err() // a store whose read-back was cut
+		}
+	}
+	return rows, err
+}
+
+func testW10Claim(t *testing.T, b *bundle) {
+	b.bot(t, "bot1")
+	b.subscribe(t, "s1", "bug")
+	for i := range 3 {
+		b.create(t, fmt.Sprint("c", i), "open", "bug")
+		b.relayed(t, fmt.Sprint("c", i))
+	}
+	b.drain(t)
+	outbox := stopsWithin{b.faults, make(chan struct{}), make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	worker := &trigger.EffectWorker{Outbox: outbox, Lanes: b.faults, Evaluator: b.evaluator(), Clock: b.real, Name: "w"}
+	require.NoError(t, worker.Start(ctx))
+	<-outbox.claimed
+	cancel()
+	close(outbox.goOn)
+	worker.Stop()
+	for _, row := range b.rows(t) {
+		require.Equal(t, trigger.StatePending, row.State, "handed back")
+		require.Zero(t, row.Attempts, "no attempt added")
+	}
+	require.Empty(t, b.launches.all())
+}
+
+func testT1Many(t *testing.T, b *bundle) {
+	ctx := t.Context()
+	const subs, events = 60, 40
+	for i := range subs {
+		b.subscribe(t, fmt.Sprint("s", i), "bug")
+	}
+	var ids []string
+	for i := range events {
+		ids = append(ids, fmt.Sprint("c", i))
+	}
+	_, err := b.board.ChangeMany(ctx, tenant, ids, func(*tracker.Card, time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
+		return &tracker.Card{Title: "t", BoardID: "b1", ColumnID: "open", Labels: []string{"bug"}}, &tracker.BoardEvent{Kind: tracker.KindCreated, Actor: human}, nil
+	})
+	require.NoError(t, err)
+	inserts := 0
+	b.setHook(func(op string) {
+		if op == "EffectMaterialize" {
+			inserts++
+		}
+	})
+	b.drain(t)
+	require.Equal(t, 3, inserts, "in bounded commands")
+	rows, err := b.real.EffectList(ctx, trigger.EffectListParams{TenantID: tenant, Limit: 10_000})
+	require.NoError(t, err)
+	require.Len(t, rows, subs*events)
+}
+
+func testNoBodies(t *testing.T, b *bundle) {
+	row := effect(1, lane, b.real.Now())
+	row.Plan, row.Rendered = &trigger.LaunchPlan{Body: "large"}, "large"
+	b.materialize(t, row)
+	byEvent, err := b.real.EffectListByEvent(t.Context(), tenant, trigger.EventID(tenant, 1))
+	require.NoError(t, err)
+	for _, rows := range [][]trigger.Effect{b.rows(t), byEvent} {
+		require.Len(t, rows, 1)
+		require.Nil(t, rows[0].Plan)
+		require.Empty(t, rows[0].Rendered)
+	}
+	require.Equal(t, "large", b.row(t, row.ID).Plan.Body)
 }

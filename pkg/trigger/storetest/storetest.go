@@ -5,6 +5,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync"
 	"testing"
@@ -22,15 +23,50 @@ import (
 // clean-up; each test gets its own.
 func Run(t *testing.T, open func(t *testing.T) trigger.Store) {
 	t.Helper()
+	runGuards(t, open)
 	for name, test := range map[string]func(*testing.T, *bundle){
 		"TestE1_WriteIsConditionalOnRevAndIncarnation": testE1Conditional,
 		"TestE1_ConcurrentChangesChain":                testE1Chain,
 		"TestE1_LostAnswerIsResolvedByReading":         testE1LostAnswer,
+		"TestE1_LateWriteIsNotMadeAgain":               testE1LateWrite,
+		"TestE1_LostAnswerOfADeletionThatIsBuried":     testE1Buried,
+		"TestE1_BulkWriteWrittenOverIsNotMadeAgain":    testE1BulkWrittenOver,
 		"TestE2_TwoRelaysOfOneCardKeepItsOrder":        testE2TwoRelays,
 		"TestE2_LoserFillsItsAllocationWithVoids":      testE2Voids,
 		"TestE2_FailedInsertLeavesNoHole":              testE2FailedInsert,
 		"TestE3_PendingIsTakenOffByEID":                testE3Remove,
 		"TestE3_FullCardRefusesAChange":                testE3Full,
+		"TestE2_LosingToAVoidRaisesThePatience":        testE2Patience,
+		"TestE3_SweeperRelaysWhatACrashLeft":           testE3Sweeper,
+		"TestE3_SweepersDoNotPileOnOneCard":            testE3Touch,
+		"TestE3_CardMadeOverATombstoneLosesItsMark":    testE3MarkOfATombstone,
+		"TestE4_TombstoneStaysUntilRelayed":            testE4Tombstone,
+		"TestE4_CrashAtEveryStepOfADeletion":           testE4Crash,
+		"TestE4_CardMadeAgainIsAnother":                testE4Again,
+		"TestBulkChange":                               testBulk,
+		"TestBulkChange_LostAnswersAndConflicts":       testBulkFaults,
+		"TestT3_HoleIsClosedAfterItsPatience":          testT3Close,
+		"TestT3_AllHolesOfAWatchAreClosedTogether":     testT3Several,
+		"TestT3_HoleAtTheHeadOfAnEmptyLog":             testT3EmptyLog,
+		"TestT3_LateInsertAfterClosedHole":             testT3Late,
+		"TestT3_VoidThatLosesLeavesTheOriginal":        testT3VoidLoses,
+		"TestT3_VoidThatCannotBeReadYetEndsTheBatch":   testT3Unreadable,
+		"TestT3_WatchSurvivesAChangeOfReplica":         testT3Replica,
+		"TestT3_SlowWatchClosesNoYoungHole":            testT3SlowWatch,
+		"TestT4_AllocatorBehindWhatIsKnown":            testT4Behind,
+		"TestT4_RestoredBackupGoesOn":                  testT4Restored,
+		"TestT5_PoisonEventDoesNotFreezeItsTenant":     testT5Poison,
+		"TestT5_OtherFailuresOnlyAfterManyTries":       testT5Tries,
+		"TestT6_AFailingTenantBacksOffAlone":           testT6Alone,
+		"TestT6_APanicStaysWithItsTenant":              testT6Panic,
+		"TestT6_PreferredReplicaFirstOthersStepIn":     testT6Prefers,
+		"TestT7_PrimaryChangeAbortsTheBatch":           testT7Primary,
+		"TestT7_OnlyCaringSubscriptionsAreEvaluated":   testT7Index,
+		"TestT8_RowsAreServedWithoutSubscriptions":     testT8,
+		"TestR4_EventsGoOnlyBelowTheCursor":            testR4Janitor,
+		"TestR4_EventStillPendingStays":                testR4Pending,
+		"TestR4_RowOutlivesItsEvent":                   testR4Rows,
+		"TestReplicas":                                 testReplicas,
 		"TestE5_SeqAndEIDAreUnique":                    testE5Unique,
 		"TestE6_PayloadComesBackAsItCame":              testE6Payload,
 		"TestT1_EveryCrashPointRepeats":                testT1Crash,
@@ -60,6 +96,11 @@ func Run(t *testing.T, open func(t *testing.T) trigger.Store) {
 		"TestW7_LabelAddedAgainMeanwhile":              testW7AddedAgain,
 		"TestW7_SubscriptionGoneMeanwhile":             testW7SubGone,
 		"TestW7_ConsumeOnItsWayIsFencedOff":            testW7OnItsWay,
+		"TestW7_DatabaseClockBehindTheForges":          testW7Skew,
+		"TestW9_FullLaneGoesBehindTheOthers":           testW9Fair,
+		"TestW10_ClaimUnderWayIsHandedBack":            testW10Claim,
+		"TestT1_MoreRowsThanOneCommandTakes":           testT1Many,
+		"TestListsHoldNoBodies":                        testNoBodies,
 		"TestW7_RankDecidesBetweenTakers":              testW7Rank,
 		"TestW7_LabelTakenByAnotherEventsEffect":       testW7Other,
 		"TestLanes_DueTimeAndVersion":                  testLanes,
@@ -94,7 +135,7 @@ type bundle struct {
 func newBundle(t *testing.T, store trigger.Store) *bundle {
 	t.Helper()
 	b := &bundle{faults: &faults{Store: store}, real: store, launches: &launches{}}
-	b.relay = &trigger.Relay{Cards: b.faults, Log: b.faults, FillTimeout: 10 * time.Second}
+	b.relay = &trigger.Relay{Cards: b.faults, Log: b.faults, Heads: b.faults, FillTimeout: 10 * time.Second}
 	b.board = &trigger.Board{Cards: b.faults, Log: b.faults, Clock: b.faults, Relay: b.relay}
 	b.tail = b.newTail(io.Discard)
 	return b
@@ -102,7 +143,7 @@ func newBundle(t *testing.T, store trigger.Store) *bundle {
 
 func (b *bundle) newTail(log io.Writer) *trigger.Tail {
 	return &trigger.Tail{
-		Cards: b.faults, Log: b.faults, Heads: b.faults, Config: b.faults, Outbox: b.faults, Lanes: b.faults, Clock: b.faults,
+		Cards: b.faults, Log: b.faults, Heads: b.faults, Config: b.faults, Outbox: b.faults, Lanes: b.faults, Clock: b.faults, Epochs: b.faults,
 		Logger: zerolog.New(zerolog.SyncWriter(log)),
 	}
 }
@@ -199,9 +240,9 @@ func (b *bundle) relayed(t *testing.T, id string) map[string]int64 {
 func (b *bundle) drain(t *testing.T) {
 	t.Helper()
 	for {
-		moved, err := b.tail.Drain(t.Context(), tenant)
+		d, err := b.tail.Drain(t.Context(), tenant)
 		require.NoError(t, err)
-		if !moved {
+		if !d.More && !d.Moved {
 			return
 		}
 	}
@@ -306,4 +347,16 @@ func (b *bundle) settle(t *testing.T, s trigger.Settle) bool {
 
 func (b *bundle) done(row trigger.Effect) trigger.Settle {
 	return trigger.Settle{Fence: row.Fence(), At: b.real.Now(), To: trigger.StateDone, Outcome: trigger.OutcomeLaunched, RunID: "r"}
+}
+
+// allocate takes seqs as an emitter does, making the head if there is none.
+func (b *bundle) allocate(ctx context.Context, tenantID string, n int) (int64, error) {
+	first, err := b.real.SeqAllocate(ctx, tenantID, n, false)
+	if errors.Is(err, tracker.ErrNotFound) {
+		if _, err := b.real.HeadLift(ctx, tenantID); err != nil {
+			return 0, err
+		}
+		return b.real.SeqAllocate(ctx, tenantID, n, false)
+	}
+	return first, err
 }

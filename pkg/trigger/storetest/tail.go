@@ -26,9 +26,9 @@ func testT1Crash(t *testing.T, b *bundle) {
 		"EffectMaterialize:before", "EffectMaterialize:after", "LaneMarkMany:before", "LaneMarkMany:after", "HeadAdvance:before",
 	} {
 		b.setCut(failOnce(point))
-		moved, err := b.tail.Drain(ctx, tenant)
+		d, err := b.tail.Drain(ctx, tenant)
 		require.ErrorIs(t, err, errCut, point)
-		require.False(t, moved)
+		require.False(t, d.Moved)
 		head, err := b.real.HeadGet(ctx, tenant)
 		require.NoError(t, err)
 		require.Zero(t, head.Cursor, point)
@@ -71,7 +71,7 @@ func testT2Transient(t *testing.T, b *bundle) {
 	b.create(t, "c1", "open", "bug")
 	b.relayed(t, "c1")
 	b.setCut(failOnce("EffectMaterialize:before"))
-	require.NoError(t, b.tail.DrainDirty(ctx), "one tenant's trouble is not the loop's")
+	b.tail.Serve(ctx, tenant)
 	head, err := b.real.HeadGet(ctx, tenant)
 	require.NoError(t, err)
 	require.Zero(t, head.Cursor)
@@ -81,7 +81,8 @@ func testT2Transient(t *testing.T, b *bundle) {
 	require.Empty(t, dirty)
 	dirty, err = b.real.HeadsDirty(ctx, b.real.Now().Add(time.Minute), 10)
 	require.NoError(t, err)
-	require.Equal(t, []string{tenant}, dirty)
+	require.Len(t, dirty, 1)
+	require.Equal(t, tenant, dirty[0].TenantID)
 }
 
 func testT2NoSnapshot(t *testing.T, b *bundle) {
@@ -90,7 +91,7 @@ func testT2NoSnapshot(t *testing.T, b *bundle) {
 	b.create(t, "c1", "open", "bug")
 	b.relayed(t, "c1")
 	insert := func(seq int64, card string) {
-		_, err := b.real.SeqAllocate(ctx, tenant, 1)
+		_, err := b.allocate(ctx, tenant, 1)
 		require.NoError(t, err)
 		require.NoError(t, b.real.EventInsertMany(ctx, tenant, []trigger.Event{{
 			TenantID: tenant, Seq: seq, Source: trigger.SourceBoard,
@@ -100,10 +101,23 @@ func testT2NoSnapshot(t *testing.T, b *bundle) {
 	insert(2, "gone")
 	insert(3, "c1")
 	// Any error but "not found" is transient: the batch waits.
-	b.setCut(failOnce("CardGet:before"))
-	_, err := b.tail.Drain(ctx, tenant)
+	b.setCut(func(point string) error {
+		if point == "CardsGet:before" || point == "CardGet:before" {
+			return errCut
+		}
+		return nil
+	})
+	d, err := b.tail.Drain(ctx, tenant)
+	require.NoError(t, err, "what comes before it goes on")
+	require.True(t, d.Moved)
+	_, err = b.tail.Drain(ctx, tenant)
 	require.ErrorIs(t, err, errCut)
+	head, err := b.real.HeadGet(ctx, tenant)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, head.Cursor)
 	require.Empty(t, b.rows(t))
+	// When only the query of all cards fails, they are read singly.
+	b.setCut(failOnce("CardsGet:before"))
 	b.drain(t)
 	rows := b.rows(t)
 	require.Len(t, rows, 1, "the event of a card that is gone is skipped, the other fires")
@@ -116,7 +130,7 @@ func testT3Hole(t *testing.T, b *bundle) {
 	b.subscribe(t, "s1", "bug")
 	b.create(t, "c1", "open", "bug")
 	b.relayed(t, "c1")
-	hole, err := b.real.SeqAllocate(ctx, tenant, 1)
+	hole, err := b.allocate(ctx, tenant, 1)
 	require.NoError(t, err)
 	b.create(t, "c2", "open", "bug")
 	b.relayed(t, "c2")
@@ -140,11 +154,12 @@ func testT4CAS(t *testing.T, b *bundle) {
 	ctx := t.Context()
 	_, err := b.real.HeadGet(ctx, tenant)
 	require.ErrorIs(t, err, tracker.ErrNotFound)
-	first, err := b.real.SeqAllocate(ctx, tenant, 5)
+	first, err := b.allocate(ctx, tenant, 5)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, first)
 	head, err := b.real.HeadGet(ctx, tenant)
 	require.NoError(t, err)
+	head.DrainAfter = time.Time{}
 	require.Equal(t, trigger.Head{TenantID: tenant, Seq: 5, Dirty: true}, *head)
 
 	advance := func(from, to int64) bool {
@@ -171,7 +186,7 @@ func testT4Lifted(t *testing.T, b *bundle) {
 		}}))
 	}
 	b.materialize(t, effect(12, "l", b.real.Now()))
-	first, err := b.real.SeqAllocate(ctx, tenant, 1)
+	first, err := b.allocate(ctx, tenant, 1)
 	require.NoError(t, err)
 	require.EqualValues(t, 13, first, "no seq that a row has seen is given out again")
 	head, err := b.real.HeadGet(ctx, tenant)
@@ -179,7 +194,7 @@ func testT4Lifted(t *testing.T, b *bundle) {
 	require.EqualValues(t, 6, head.Cursor, "below the oldest event kept")
 
 	require.NoError(t, b.real.SubscriptionSave(ctx, &trigger.Subscription{TenantID: "other", ID: "s", Name: "s", Revision: 1, ActiveFromSeq: 40}))
-	first, err = b.real.SeqAllocate(ctx, "other", 1)
+	first, err = b.allocate(ctx, "other", 1)
 	require.NoError(t, err)
 	require.EqualValues(t, 41, first, "a subscription is not blind to new events")
 }
@@ -189,11 +204,15 @@ func testT6Dirty(t *testing.T, b *bundle) {
 	dirty := func() []string {
 		out, err := b.real.HeadsDirty(ctx, b.real.Now(), 10)
 		require.NoError(t, err)
-		return out
+		var ids []string
+		for _, d := range out {
+			ids = append(ids, d.TenantID)
+		}
+		return ids
 	}
 	require.Empty(t, dirty())
 	for _, tn := range []string{"t1", "t2"} {
-		_, err := b.real.SeqAllocate(ctx, tn, 2)
+		_, err := b.allocate(ctx, tn, 2)
 		require.NoError(t, err)
 	}
 	require.ElementsMatch(t, []string{"t1", "t2"}, dirty())
@@ -205,7 +224,7 @@ func testT6Dirty(t *testing.T, b *bundle) {
 	_, err = b.real.HeadAdvance(ctx, "t2", 1, 2)
 	require.NoError(t, err)
 	require.Empty(t, dirty())
-	_, err = b.real.SeqAllocate(ctx, "t2", 1)
+	_, err = b.allocate(ctx, "t2", 1)
 	require.NoError(t, err)
 	require.Equal(t, []string{"t2"}, dirty())
 }
@@ -257,9 +276,11 @@ func testUnknownFeature(t *testing.T, b *bundle) {
 	b.relayed(t, "c1")
 	future := b.subscribe(t, "s2", "bug", func(s *trigger.Subscription) { s.Requires = []string{"telepathy"} })
 	for range 3 {
-		require.NoError(t, b.tail.DrainDirty(ctx))
-		require.NoError(t, b.real.HeadDefer(ctx, tenant, b.real.Now().Add(-time.Second)))
+		b.tail.Serve(ctx, tenant)
 	}
+	dirty, err := b.real.HeadsDirty(ctx, b.real.Now(), 10)
+	require.NoError(t, err)
+	require.Len(t, dirty, 1, "others are not kept away")
 	head, err := b.real.HeadGet(ctx, tenant)
 	require.NoError(t, err)
 	require.Zero(t, head.Cursor, "the tenant is left to others")

@@ -1,0 +1,64 @@
+package boardmongo
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/triggerd/triggerd/pkg/trigger"
+)
+
+// EventsRemovable implements trigger.Retention.
+func (s *Store) EventsRemovable(ctx context.Context, tenantID string, upTo int64, before time.Time, limit int) ([]trigger.EventRef, error) {
+	events, err := findAll[trigger.EventRef](ctx, s, collEvents, bson.D{
+		{Key: "tenant_id", Value: tenantID},
+		{Key: "seq", Value: bson.D{{Key: "$lte", Value: upTo}}},
+		{Key: "logged_at", Value: bson.D{{Key: "$lt", Value: before}}},
+	}, options.Find().SetSort(asc("tenant_id", "seq")).SetLimit(int64(limit)).SetProjection(asc("seq", "eid")))
+	if err != nil {
+		return nil, fmt.Errorf("removable events of %s: %w", tenantID, err)
+	}
+	return events, nil
+}
+
+// EventRemoveMany implements trigger.Retention.
+func (s *Store) EventRemoveMany(ctx context.Context, tenantID string, seqs []int64) error {
+	ctx, cancel := s.op(ctx)
+	defer cancel()
+	if _, err := s.db.Collection(collEvents).DeleteMany(ctx, bson.D{{Key: "tenant_id", Value: tenantID}, {Key: "seq", Value: in(seqs)}}); err != nil {
+		return fmt.Errorf("remove %d events of %s: %w", len(seqs), tenantID, err)
+	}
+	return nil
+}
+
+// EffectsSettledBefore implements trigger.Retention.
+func (s *Store) EffectsSettledBefore(ctx context.Context, tenantID string, before time.Time, afterID string, limit int) ([]trigger.EffectSeq, error) {
+	rows, err := findAll[trigger.EffectSeq](ctx, s, collEffects, bson.D{
+		{Key: "tenant_id", Value: tenantID},
+		{Key: "state", Value: trigger.StateDone},
+		{Key: "updated_at", Value: bson.D{{Key: "$lt", Value: before}}},
+		{Key: "_id", Value: bson.D{{Key: "$gt", Value: afterID}}},
+		{Key: "expire_at", Value: bson.D{{Key: "$exists", Value: false}}},
+	}, options.Find().SetSort(asc("_id")).SetLimit(int64(limit)).SetProjection(asc("id", "event_seq")))
+	if err != nil {
+		return nil, fmt.Errorf("done rows of %s: %w", tenantID, err)
+	}
+	return rows, nil
+}
+
+// EffectExpireMany implements trigger.Retention: the TTL index acts on the
+// date that is set here.
+func (s *Store) EffectExpireMany(ctx context.Context, tenantID string, ids []string) error {
+	ctx, cancel := s.op(ctx)
+	defer cancel()
+	_, err := s.db.Collection(collEffects).UpdateMany(ctx, bson.D{
+		{Key: "_id", Value: in(ids)}, {Key: "tenant_id", Value: tenantID}, {Key: "state", Value: trigger.StateDone},
+	}, bson.D{{Key: "$set", Value: bson.D{{Key: "expire_at", Value: s.Now()}}}})
+	if err != nil {
+		return fmt.Errorf("expire %d rows of %s: %w", len(ids), tenantID, err)
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+package trigger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/triggerd/triggerd/pkg/tracker"
+)
+
+// compiledSet is a tenant's enabled subscriptions, indexed by what they ask
+// of an event's kind.
+type compiledSet struct {
+	subs map[string]*Subscription
+	// byKind holds those that name kinds; any holds the others.
+	byKind map[tracker.Kind][]*Subscription
+	any    []*Subscription
+	// unknown is set when a subscription needs a feature of a newer version.
+	unknown error
+}
+
+// caring calls f for each subscription that may care for an event of the kind.
+func (c *compiledSet) caring(kind tracker.Kind, f func(*Subscription)) {
+	for _, s := range c.byKind[kind] {
+		f(s)
+	}
+	for _, s := range c.any {
+		f(s)
+	}
+}
+
+func compile(subs map[string]*Subscription) *compiledSet {
+	c := &compiledSet{subs: subs, byKind: make(map[tracker.Kind][]*Subscription)}
+	for _, s := range subs {
+		if err := checkFeatures("subscription "+s.ID, s.Requires); err != nil {
+			c.unknown = err
+		}
+		kinds := s.On.Kinds
+		if len(kinds) == 0 && (s.On.From != "" || s.On.To != "") {
+			// Only these kinds carry columns.
+			kinds = []tracker.Kind{tracker.KindMoved, tracker.KindCreated, tracker.KindDeleted}
+		}
+		if len(kinds) == 0 {
+			c.any = append(c.any, s)
+		}
+		for _, k := range kinds {
+			c.byKind[k] = append(c.byKind[k], s)
+		}
+	}
+	return c
+}
+
+// subscriptionCache keeps each tenant's set, compiled once per change. The
+// zero value is ready.
+type subscriptionCache struct {
+	mu      sync.Mutex
+	tenants map[string]*compiledSet
+}
+
+type subscriptionReader interface {
+	SubscriptionRefs(ctx context.Context, tenantID string) ([]SubscriptionRef, error)
+	SubscriptionGet(ctx context.Context, tenantID, id string) (*Subscription, error)
+}
+
+// load returns the tenant's enabled subscriptions as of now: which there are
+// is read from the store, and of those only what changed since (T7).
+func (c *subscriptionCache) load(ctx context.Context, store subscriptionReader, tenantID string) (*compiledSet, error) {
+	refs, err := store.SubscriptionRefs(ctx, tenantID)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	have := c.tenants[tenantID]
+	c.mu.Unlock()
+	if have != nil && have.is(refs) {
+		return have, nil
+	}
+	next := make(map[string]*Subscription, len(refs))
+	for _, ref := range refs {
+		var s *Subscription
+		if have != nil {
+			s = have.subs[ref.ID]
+		}
+		if s == nil || s.Revision != ref.Revision {
+			s, err = store.SubscriptionGet(ctx, tenantID, ref.ID)
+			if errors.Is(err, tracker.ErrNotFound) {
+				continue // deleted since the refs were read
+			}
+			if err != nil {
+				return nil, fmt.Errorf("subscription %s: %w", ref.ID, err)
+			}
+		}
+		// A newer revision than the ref's may have come back; it is as good,
+		// unless it is no longer enabled.
+		if s.Enabled {
+			next[s.ID] = s
+		}
+	}
+	set := compile(next)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tenants == nil {
+		c.tenants = make(map[string]*compiledSet)
+	}
+	if len(next) == 0 {
+		delete(c.tenants, tenantID)
+	} else {
+		c.tenants[tenantID] = set
+	}
+	return set, nil
+}
+
+func (c *compiledSet) is(refs []SubscriptionRef) bool {
+	if len(refs) != len(c.subs) {
+		return false
+	}
+	for _, ref := range refs {
+		if s := c.subs[ref.ID]; s == nil || s.Revision != ref.Revision {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,198 @@
+package trigger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/triggerd/triggerd/internal/startstop"
+	"github.com/triggerd/triggerd/pkg/tracker"
+)
+
+// Defaults of the janitor (R4).
+const (
+	JanitorEveryDefault   = 10 * time.Minute
+	EventRetentionDefault = 7 * 24 * time.Hour
+	RowRetentionDefault   = 7 * 24 * time.Hour
+	janitorPage           = 500
+	janitorPageMin        = 10
+	janitorTenants        = 100
+)
+
+// Janitor removes events that are below the cursor, past their retention and
+// no longer pending on their card; and done rows past theirs, but only when
+// their event is gone (R4). Else whoever reads the log again could create an
+// effect twice. It works in pages, smaller ones after failures. Any number of
+// janitors may run; one is preferred.
+type Janitor struct {
+	Cards     tracker.CardStore
+	Log       EventLog
+	Heads     Heads
+	Retention Retention
+	Clock     Clock
+	Logger    zerolog.Logger
+	// Every is how often to clean up; Events and Rows are the retentions.
+	Every, Events, Rows time.Duration
+	// Prefers, if set, reports whether this replica is the preferred janitor.
+	Prefers func(key string) bool
+
+	service startstop.Service
+	page    int
+}
+
+// Start starts the loop; it returns once it runs.
+func (j *Janitor) Start(ctx context.Context) error { return j.service.Start(ctx, j.run) }
+
+// Stop ends the loop and waits for the page under way.
+func (j *Janitor) Stop() { j.service.Stop() }
+
+func (j *Janitor) run(ctx context.Context) {
+	var wait nudge
+	for {
+		wait.Wait(ctx, jitter(orDefault(j.Every, JanitorEveryDefault)))
+		if ctx.Err() != nil {
+			return
+		}
+		if j.Prefers != nil && !j.Prefers("janitor") {
+			continue
+		}
+		if err := j.Clean(ctx); err != nil && ctx.Err() == nil {
+			j.Logger.Warn().Err(err).Msg("janitor")
+		}
+	}
+}
+
+// Clean cleans up after all tenants. One that fails does not keep the others
+// from being cleaned.
+func (j *Janitor) Clean(ctx context.Context) error {
+	var errs []error
+	after := ""
+	for ctx.Err() == nil {
+		heads, err := j.Heads.HeadList(ctx, after, janitorTenants)
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		for i := range heads {
+			after = heads[i].TenantID
+			if err := j.tenant(ctx, &heads[i]); err != nil {
+				errs = append(errs, fmt.Errorf("clean up %s: %w", after, err))
+				j.page = max(janitorPageMin, j.size()/2)
+			}
+		}
+		if len(heads) < janitorTenants {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (j *Janitor) size() int { return orDefault(j.page, janitorPage) }
+
+func (j *Janitor) tenant(ctx context.Context, head *Head) error {
+	if err := j.events(ctx, head); err != nil {
+		return err
+	}
+	return j.rows(ctx, head.TenantID)
+}
+
+// events removes events up to the cursor. A page that holds one that is still
+// pending on its card (a resumed relay would emit it a second time) ends
+// there: the log loses its oldest events only, without gaps.
+func (j *Janitor) events(ctx context.Context, head *Head) error {
+	before := j.Clock.Now().Add(-orDefault(j.Events, EventRetentionDefault))
+	for ctx.Err() == nil {
+		size := j.size()
+		page, err := j.Retention.EventsRemovable(ctx, head.TenantID, head.Cursor, before, size)
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		eids := make([]string, len(page))
+		for i, e := range page {
+			eids[i] = e.EID
+		}
+		pending, err := j.Cards.CardPendingEIDs(ctx, head.TenantID, eids)
+		if err != nil {
+			return err
+		}
+		var seqs []int64
+		for _, e := range page {
+			if slices.Contains(pending, e.EID) {
+				break
+			}
+			seqs = append(seqs, e.Seq)
+		}
+		if len(seqs) == 0 {
+			return nil
+		}
+		if err := j.Retention.EventRemoveMany(ctx, head.TenantID, seqs); err != nil {
+			return err
+		}
+		if len(seqs) < len(page) || len(page) < size {
+			return nil
+		}
+	}
+	return ctx.Err()
+}
+
+// rows lets done rows go whose event is gone.
+func (j *Janitor) rows(ctx context.Context, tenantID string) error {
+	before := j.Clock.Now().Add(-orDefault(j.Rows, RowRetentionDefault))
+	after := ""
+	for ctx.Err() == nil {
+		size := j.size()
+		page, err := j.Retention.EffectsSettledBefore(ctx, tenantID, before, after, size)
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		after = page[len(page)-1].ID
+		// Ids sort by seq, so a page's seqs are a range.
+		kept, err := j.Log.EventSeqs(ctx, tenantID, page[0].EventSeq-1, page[len(page)-1].EventSeq)
+		if err != nil {
+			return err
+		}
+		var gone []string
+		for _, row := range page {
+			if _, there := slices.BinarySearch(kept, row.EventSeq); !there {
+				gone = append(gone, row.ID)
+			}
+		}
+		if len(gone) > 0 {
+			if err := j.Retention.EffectExpireMany(ctx, tenantID, gone); err != nil {
+				return err
+			}
+		}
+		if len(page) < size {
+			return nil
+		}
+	}
+	return ctx.Err()
+}
+
+// LiftAll lifts every tenant's head, once at start-up (T4): after a restore a
+// reused seq would find its row's key taken, a subscription would be blind,
+// and a quiet tenant's log would lie there unseen.
+func LiftAll(ctx context.Context, heads Heads, tenants interface {
+	TenantIDs(ctx context.Context, afterID string, limit int) ([]string, error)
+}, log zerolog.Logger,
+) error {
+	after := ""
+	for {
+		ids, err := tenants.TenantIDs(ctx, after, janitorTenants)
+		if err != nil {
+			return fmt.Errorf("lift heads: %w", err)
+		}
+		for _, id := range ids {
+			after = id
+			if err := liftHead(ctx, heads, log, id); err != nil {
+				return err
+			}
+		}
+		if len(ids) < janitorTenants {
+			return nil
+		}
+	}
+}
