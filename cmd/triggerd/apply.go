@@ -5,8 +5,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/rs/zerolog"
-
 	"github.com/triggerd/triggerd/pkg/launch"
 	"github.com/triggerd/triggerd/pkg/server/apply"
 	"github.com/triggerd/triggerd/pkg/trigger"
@@ -30,11 +28,16 @@ func (c *applyCmd) Run(ctx context.Context, std streams) error {
 	if err != nil {
 		return err
 	}
-	store, closeFn, err := mongoFlags(c.requiredMongo).open(ctx, zerolog.Nop())
+	store, err := c.connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer closeFn()
+	defer closeStore(store)
+	if !c.DryRun {
+		if err := store.SchemaApply(ctx); err != nil {
+			return err
+		}
+	}
 	return file.apply(ctx, store, sealer, c.DryRun, std)
 }
 

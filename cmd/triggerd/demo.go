@@ -35,9 +35,11 @@ var demoOrder = []string{
 }
 
 type demoCmd struct {
-	Stay   bool   `help:"Leave the server up afterwards, until interrupted."`
-	Listen string `help:"Address to answer on; a free port by default." default:"127.0.0.1:0"`
-	mongoFlags
+	Stay         bool          `help:"Leave the server up afterwards, until interrupted."`
+	Listen       string        `help:"Address to answer on; a free port by default." default:"127.0.0.1:0"`
+	MongoURI     string        `name:"mongo-uri" help:"MongoDB connection string; the demo is in memory without." placeholder:"URI"`
+	Database     string        `help:"Database name: one for demos, since the demo's replica serves all of it." default:"triggerd_demo" env:"TRIGGERD_DEMO_DATABASE"`
+	StoreTimeout time.Duration `help:"Timeout of one database operation." default:"10s"`
 	sealFlags
 	LogLevel string `help:"Least level to log: ${enum}." enum:"debug,info,warn,error" default:"warn"`
 }
@@ -72,7 +74,7 @@ func (c *demoCmd) Run(ctx context.Context, std streams) error {
 			return err
 		}
 	}
-	store, closeFn, err := c.open(ctx, log)
+	store, closeFn, err := mongoFlags{c.MongoURI, c.Database, c.StoreTimeout}.open(ctx, log)
 	if err != nil {
 		return err
 	}

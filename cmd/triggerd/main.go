@@ -24,6 +24,7 @@ type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Run one replica of the server."`
 	Demo    demoCmd    `cmd:"" help:"Watch real GitHub deliveries fire two triggers, from end to end."`
 	Apply   applyCmd   `cmd:"" help:"Make a database agree with a triggers.yaml."`
+	Tenants tenantsCmd `cmd:"" help:"Look at tenants."`
 	Effects effectsCmd `cmd:"" help:"Look at effects."`
 	Token   tokenCmd   `cmd:"" help:"Manage API tokens."`
 	Schema  schemaCmd  `cmd:"" help:"Manage the database's indexes."`
@@ -49,6 +50,7 @@ var credentials = regexp.MustCompile(`//[^\s"]*@`)
 func run(args []string, std streams) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	return runContext(ctx, args, std)
 }
 

@@ -23,6 +23,9 @@ type timingFlags struct {
 	RetryCap        time.Duration `help:"Longest back-off." default:"10m"`
 	Grace           time.Duration `help:"How long a stop waits for what is in flight." default:"30s"`
 	Poll            time.Duration `help:"How often to look for work that nobody told of, with jitter." default:"200ms"`
+	HoleWait        time.Duration `help:"How long the tail waits for the event of a seq before it gives the seq up." default:"3s"`
+	EventRetention  time.Duration `help:"How long events are kept, at least." default:"168h"`
+	RowRetention    time.Duration `help:"How long done effects are kept, at least." default:"168h"`
 	Slots           int           `help:"Effects executing at once." default:"64"`
 	TailBatch       int           `help:"Events per batch of the tail." default:"500"`
 }
@@ -30,7 +33,8 @@ type timingFlags struct {
 func (f timingFlags) timing(store time.Duration) server.Timing {
 	return server.Timing{
 		Lease: f.Lease, AttemptDeadline: f.AttemptDeadline, HTTPTimeout: f.HTTPTimeout, RetryBase: f.RetryBase, RetryCap: f.RetryCap,
-		Grace: f.Grace, Poll: f.Poll, Slots: f.Slots, TailBatch: f.TailBatch, StoreTimeout: store,
+		Grace: f.Grace, Poll: f.Poll, HoleWait: f.HoleWait, EventRetention: f.EventRetention, RowRetention: f.RowRetention,
+		Slots: f.Slots, TailBatch: f.TailBatch, StoreTimeout: store,
 	}
 }
 

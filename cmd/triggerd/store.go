@@ -11,6 +11,7 @@ import (
 	"github.com/triggerd/triggerd/internal/seal"
 	"github.com/triggerd/triggerd/pkg/boardmem"
 	"github.com/triggerd/triggerd/pkg/boardmongo"
+	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
@@ -30,6 +31,9 @@ type requiredMongo struct {
 }
 
 func (f requiredMongo) connect(ctx context.Context) (*boardmongo.Store, error) {
+	if f.MongoURI == "" {
+		return nil, tracker.Fieldf("--mongo-uri", "must not be empty")
+	}
 	return boardmongo.Connect(ctx, boardmongo.Params{URI: f.MongoURI, Database: f.Database, Timeout: f.StoreTimeout})
 }
 

@@ -18,6 +18,10 @@ const PageMax = 100
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if !s.tail.Healthy() {
+			writeProblem(w, http.StatusServiceUnavailable, "the tail panics again and again")
+			return
+		}
 		writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
 	mux.HandleFunc("GET /readyz", s.readyz)
@@ -50,8 +54,6 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]string{"status": "ready"})
 }
 
-type tokenKey struct{}
-
 // authenticate lets a call through that carries an active token for the tenant
 // it names. Another tenant looks like one that does not exist.
 func (s *Server) authenticate(api huma.API) func(huma.Context, func(huma.Context)) {
@@ -81,7 +83,7 @@ func (s *Server) authenticate(api huma.API) func(huma.Context, func(huma.Context
 			refuse(http.StatusNotFound, notFound)
 			return
 		}
-		next(huma.WithValue(ctx, tokenKey{}, token))
+		next(ctx)
 	}
 }
 
@@ -116,6 +118,47 @@ type Page[T any] struct {
 }
 
 func (s *Server) register(api huma.API) {
+	huma.Get(api, "/v1/tenants", func(ctx context.Context, in *struct {
+		After string `query:"after" maxLength:"63" pattern:"^[a-z0-9-]*$" doc:"only tenants after this id"`
+		Limit int    `query:"limit" minimum:"1" maximum:"100" default:"50"`
+	},
+	) (*one[Page[trigger.TenantStatus]], error) {
+		heads, err := s.p.Store.HeadList(ctx, in.After, in.Limit)
+		if err != nil {
+			return nil, s.fail(err)
+		}
+		page := Page[trigger.TenantStatus]{Items: []trigger.TenantStatus{}}
+		for i := range heads {
+			status, err := trigger.Status(ctx, s.p.Store, s.p.Store, &heads[i])
+			if err != nil {
+				return nil, s.fail(err)
+			}
+			page.Items = append(page.Items, status)
+		}
+		if len(heads) == in.Limit {
+			page.Next = heads[len(heads)-1].TenantID
+		}
+		return &one[Page[trigger.TenantStatus]]{page}, nil
+	}, named("list-tenants", "Where each tenant's log stands. For admins."))
+
+	huma.Get(api, "/v1/tenants/{tenant}", func(ctx context.Context, in *struct{ TenantInput }) (*one[trigger.TenantStatus], error) {
+		if _, err := s.p.Store.TenantGet(ctx, in.Tenant); err != nil {
+			return nil, s.fail(err)
+		}
+		head, err := s.p.Store.HeadGet(ctx, in.Tenant)
+		if errors.Is(err, tracker.ErrNotFound) {
+			head, err = &trigger.Head{TenantID: in.Tenant}, nil
+		}
+		if err != nil {
+			return nil, s.fail(err)
+		}
+		status, err := trigger.Status(ctx, s.p.Store, s.p.Store, head)
+		if err != nil {
+			return nil, s.fail(err)
+		}
+		return &one[trigger.TenantStatus]{status}, nil
+	}, named("get-tenant", "Where the tenant's log stands."))
+
 	huma.Get(api, "/v1/tenants/{tenant}/effects", func(ctx context.Context, in *struct {
 		TenantInput
 		State string `query:"state" enum:"pending,claimed,done,failed" doc:"only rows in this state"`
@@ -161,7 +204,7 @@ func (s *Server) register(api huma.API) {
 		Card string `path:"card" maxLength:"64" pattern:"^[A-Za-z0-9-]+$"`
 	},
 	) (*one[Card], error) {
-		card, err := s.p.Store.CardGet(ctx, in.Tenant, in.Card)
+		card, err := s.board.CardGet(ctx, in.Tenant, in.Card)
 		if err != nil {
 			return nil, s.fail(err)
 		}
@@ -170,7 +213,7 @@ func (s *Server) register(api huma.API) {
 
 	huma.Get(api, "/v1/tenants/{tenant}/events", func(ctx context.Context, in *struct {
 		TenantInput
-		After int64 `query:"after" minimum:"0" default:"0" doc:"only events after this seq"`
+		After int64 `query:"after" minimum:"0" maximum:"999999999999" default:"0" doc:"only events after this seq"`
 		Limit int64 `query:"limit" minimum:"1" maximum:"100" default:"50"`
 	},
 	) (*one[EventPage], error) {
@@ -180,8 +223,14 @@ func (s *Server) register(api huma.API) {
 		}
 		page := EventPage{Items: []trigger.Event{}}
 		page.Items = append(page.Items, events...)
-		if n := len(events); n > 0 {
-			page.Next = events[n-1].Seq
+		// Seqs without an event (holes, and what retention removed) make a
+		// page short, not the last one.
+		head, err := s.p.Store.HeadGet(ctx, in.Tenant)
+		if err != nil && !errors.Is(err, tracker.ErrNotFound) {
+			return nil, s.fail(err)
+		}
+		if head != nil && head.Seq > in.After+in.Limit {
+			page.Next = in.After + in.Limit
 		}
 		return &one[EventPage]{page}, nil
 	}, named("list-events", "A page of the tenant's log, by seq."))
@@ -190,7 +239,7 @@ func (s *Server) register(api huma.API) {
 // EventPage is a page of the log.
 type EventPage struct {
 	Items []trigger.Event `json:"items"`
-	// Next is the seq to go on after; absent where the log ends.
+	// Next is the seq to go on after; absent on the last page.
 	Next int64 `json:"next,omitempty"`
 }
 

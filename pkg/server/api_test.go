@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -51,7 +52,13 @@ func calls() map[string]string {
 		"get-effect":   "/v1/tenants/acme/effects/" + url.PathEscape(trigger.EffectID("acme/000000000001", "sub-1")),
 		"get-card":     "/v1/tenants/acme/cards/" + issueCard(),
 		"list-events":  "/v1/tenants/acme/events",
+		"get-tenant":   "/v1/tenants/acme",
 	}
+}
+
+// adminCalls are good calls of the operations that are for admins alone.
+func adminCalls() map[string]string {
+	return map[string]string{"list-tenants": "/v1/tenants"}
 }
 
 func filled(t *testing.T) *bundle {
@@ -82,6 +89,7 @@ func TestTheTablesKnowEveryOperation(t *testing.T) {
 	t.Parallel()
 	ops := build(t).operations(t)
 	want := calls()
+	maps.Copy(want, adminCalls())
 	require.Len(t, ops, len(want))
 	have := make(map[string]bool)
 	for _, c := range badParameters() {
@@ -341,15 +349,28 @@ func TestGetCardAndEvents(t *testing.T) {
 	require.Empty(t, p.Items[1].After.Labels)
 
 	var kinds []tracker.Kind
-	for p = read("?limit=1"); p.Next != 0; p = read(fmt.Sprintf("?limit=1&after=%d", p.Next)) {
+	for after := int64(0); ; after = p.Next {
+		p = read(fmt.Sprintf("?limit=1&after=%d", after))
 		for _, e := range p.Items {
 			kinds = append(kinds, e.Kind)
 		}
+		if p.Next == 0 {
+			break
+		}
 	}
-	require.Empty(t, p.Items)
 	require.Equal(t, b.kinds(t), kinds)
-	require.Empty(t, read("?after=9223372036854775807").Items)
-	require.Empty(t, read("?after=9223372036854775800").Items)
+	require.Empty(t, read("?after=999999999999").Items)
+	require.Equal(t, http.StatusUnprocessableEntity, b.get(t, token, "/v1/tenants/acme/events?after=9223372036854775757").status)
+
+	// Seqs without an event make a page short, not the last one.
+	ctx := t.Context()
+	_, err := b.mem.SeqAllocate(ctx, "acme", 3, false)
+	require.NoError(t, err)
+	require.NoError(t, b.mem.EventFillVoids(ctx, "acme", []int64{5}))
+	p = read("?limit=2&after=2")
+	require.Empty(t, p.Items)
+	require.EqualValues(t, 4, p.Next)
+	require.Len(t, read("?limit=2&after=4").Items, 1)
 }
 
 // badParameter is one parameter, and a call with a bad value in it.
@@ -363,6 +384,9 @@ func badParameters() []badParameter {
 	const bad = "s3cret-x'{$ne}"
 	at, in := url.PathEscape(bad), url.QueryEscape(bad)
 	return []badParameter{
+		{"list-tenants", "after", "/v1/tenants?after=" + in, "query.after"},
+		{"list-tenants", "limit", "/v1/tenants?limit=" + in, "query.limit"},
+		{"get-tenant", "tenant", "/v1/tenants/" + at, "path.tenant"},
 		{"list-effects", "tenant", "/v1/tenants/" + at + "/effects", "path.tenant"},
 		{"list-effects", "state", "/v1/tenants/acme/effects?state=" + in, "query.state"},
 		{"list-effects", "after", "/v1/tenants/acme/effects?after=" + in, "after"},
@@ -403,12 +427,51 @@ func TestBadParametersAreNotRepeated(t *testing.T) {
 	require.Equal(t, http.StatusOK, b.get(t, admin, "/v1/tenants/acme/effects?s3cret=s3cret").status)
 }
 
+func TestWhereATenantsLogStands(t *testing.T) {
+	t.Parallel()
+	b := filled(t)
+	viewer, admin := b.token(t, "acme"), b.token(t, "")
+	for op, path := range adminCalls() {
+		require.Equal(t, http.StatusNotFound, b.get(t, viewer, path).status, op)
+		require.Equal(t, http.StatusOK, b.get(t, admin, path).status, op)
+	}
+	// One event is matched; then a hole, and an event behind it.
+	ctx := t.Context()
+	_, err := b.mem.HeadAdvance(ctx, "acme", 1, 2)
+	require.NoError(t, err)
+	_, err = b.mem.SeqAllocate(ctx, "acme", 2, false)
+	require.NoError(t, err)
+	require.NoError(t, b.mem.EventInsertMany(ctx, "acme", []trigger.Event{{
+		TenantID: "acme", Seq: 4, Source: trigger.SourceBoard, BoardEvent: tracker.BoardEvent{EID: "board:x", Kind: tracker.KindEdited},
+	}}))
+	_, err = b.mem.HeadWatchPoison(ctx, "acme", 3, b.mem.Now())
+	require.NoError(t, err)
+	var status trigger.TenantStatus
+	a := b.get(t, viewer, "/v1/tenants/acme")
+	require.NoError(t, json.Unmarshal([]byte(a.body), &status), a.body)
+	require.EqualValues(t, 4, status.Seq)
+	require.EqualValues(t, 2, status.LagEvents)
+	require.Equal(t, 1, status.OpenHoles)
+	require.NotNil(t, status.Poison)
+	require.GreaterOrEqual(t, status.LagSeconds, 0.0)
+	var page Page[trigger.TenantStatus]
+	a = b.get(t, admin, "/v1/tenants?limit=1")
+	require.NoError(t, json.Unmarshal([]byte(a.body), &page), a.body)
+	require.Len(t, page.Items, 1)
+	require.Equal(t, "acme", page.Next)
+	a = b.get(t, admin, "/v1/tenants?after=acme")
+	page = Page[trigger.TenantStatus]{}
+	require.NoError(t, json.Unmarshal([]byte(a.body), &page), a.body)
+	require.Empty(t, page.Items)
+	require.Empty(t, page.Next)
+}
+
 func TestUnknownRoutes(t *testing.T) {
 	t.Parallel()
 	b := filled(t)
 	admin := b.token(t, "")
 	for _, path := range []string{
-		"/", "/v1", "/v1/tenants", "/v1/tenants/acme", "/v1/tenants/acme/hooks", "/v1/tenants/acme/s3cret", "/v2/tenants/acme/effects",
+		"/", "/v1", "/v1/tenants/", "/v1/tenants/acme/hooks", "/v1/tenants/acme/s3cret", "/v2/tenants/acme/effects",
 		"/v1/tenants/acme/effects/acme/000000000001%7Csub-1", // not percent-encoded
 		"/docs", "/openapi.json", "/openapi.yaml", "/openapi-3.0.json", "/schemas", "/schemas/Effect.json", "/debug/pprof/",
 	} {
@@ -441,6 +504,7 @@ func TestTheStoreFailsUnderTheAPI(t *testing.T) {
 	token := b.token(t, "acme")
 	for op, call := range map[string]string{
 		"list-effects": "EffectList", "get-effect": "EffectGet", "get-card": "CardGet", "list-events": "EventList",
+		"get-tenant": "TenantGet",
 	} {
 		for _, failing := range []string{call, "TokenByHash"} {
 			b.store.fail(failing)

@@ -46,6 +46,9 @@ type Timing struct {
 	Grace           time.Duration
 	StoreTimeout    time.Duration
 	Poll            time.Duration
+	HoleWait        time.Duration
+	EventRetention  time.Duration
+	RowRetention    time.Duration
 	Slots           int
 	TailBatch       int
 }
@@ -55,7 +58,8 @@ func TimingDefault() Timing {
 	return Timing{
 		Lease: trigger.LeaseDefault, AttemptDeadline: trigger.AttemptDeadlineDefault, HTTPTimeout: launch.HTTPTimeoutDefault,
 		RetryBase: trigger.RetryBaseDefault, RetryCap: trigger.RetryCapDefault, Grace: trigger.GraceDefault,
-		StoreTimeout: trigger.StoreTimeoutDefault, Poll: trigger.PollDefault,
+		StoreTimeout: trigger.StoreTimeoutDefault, Poll: trigger.PollDefault, HoleWait: trigger.HoleWaitDefault,
+		EventRetention: trigger.EventRetentionDefault, RowRetention: trigger.RowRetentionDefault,
 		Slots: trigger.SlotsDefault, TailBatch: trigger.TailBatchDefault,
 	}
 }
@@ -74,6 +78,9 @@ func (t Timing) Validate() error {
 		{"--retry-cap", t.RetryCap},
 		{"--store-timeout", t.StoreTimeout},
 		{"--poll", t.Poll},
+		{"--hole-wait", t.HoleWait},
+		{"--event-retention", t.EventRetention},
+		{"--row-retention", t.RowRetention},
 	} {
 		if d.value <= 0 {
 			return tracker.Fieldf(d.flag, "must be positive")
@@ -86,6 +93,10 @@ func (t Timing) Validate() error {
 		return tracker.Fieldf("--attempt-deadline", "must be shorter than --lease (%s): an attempt ends before its lease (W3)", t.Lease)
 	case t.RetryBase > t.RetryCap:
 		return tracker.Fieldf("--retry-base", "must not exceed --retry-cap (%s)", t.RetryCap)
+	case t.HoleWait > trigger.PatienceMax:
+		return tracker.Fieldf("--hole-wait", "must not exceed %s (T3)", trigger.PatienceMax)
+	case t.EventRetention < time.Minute:
+		return tracker.Fieldf("--event-retention", "must be at least a minute")
 	case t.Grace < 0:
 		return tracker.Fieldf("--grace", "must not be negative")
 	case t.Slots < 1 || t.Slots > 10_000:
@@ -98,13 +109,16 @@ func (t Timing) Validate() error {
 
 // Server is one replica.
 type Server struct {
-	p      Params
-	log    zerolog.Logger
-	board  *trigger.Board
-	tail   *trigger.Tail
-	worker *trigger.EffectWorker
-	http   *http.Server
-	ready  atomic.Bool
+	p       Params
+	log     zerolog.Logger
+	board   *trigger.Board
+	tail    *trigger.Tail
+	worker  *trigger.EffectWorker
+	sweeper *trigger.Sweeper
+	janitor *trigger.Janitor
+	members *trigger.Membership
+	http    *http.Server
+	ready   atomic.Bool
 	// cutRequests ends the contexts of all requests: closing its connection
 	// does not reach one whose body was not read.
 	cutRequests context.CancelFunc
@@ -123,11 +137,17 @@ func New(p Params) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{p: p, log: p.Logger, failed: make(chan error, 1)}
-	relay := &trigger.Relay{Cards: p.Store, Log: p.Store, FillTimeout: p.Timing.StoreTimeout}
+	relay := &trigger.Relay{Cards: p.Store, Log: p.Store, Heads: p.Store, Logger: p.Logger, FillTimeout: p.Timing.StoreTimeout}
 	s.board = &trigger.Board{Cards: p.Store, Log: p.Store, Clock: p.Store, Relay: relay}
+	s.members = &trigger.Membership{Replicas: p.Store, Clock: p.Store, Logger: p.Logger, Name: p.Name}
+	s.sweeper = &trigger.Sweeper{Cards: p.Store, Relay: relay, Clock: p.Store, Logger: p.Logger}
+	s.janitor = &trigger.Janitor{
+		Cards: p.Store, Log: p.Store, Heads: p.Store, Retention: p.Store, Clock: p.Store, Logger: p.Logger,
+		Events: p.Timing.EventRetention, Rows: p.Timing.RowRetention, Prefers: s.members.Prefers,
+	}
 	s.tail = &trigger.Tail{
-		Cards: p.Store, Log: p.Store, Heads: p.Store, Config: p.Store, Outbox: p.Store, Lanes: p.Store, Clock: p.Store,
-		Logger: p.Logger, Batch: p.Timing.TailBatch, Poll: p.Timing.Poll,
+		Cards: p.Store, Log: p.Store, Heads: p.Store, Config: p.Store, Outbox: p.Store, Lanes: p.Store, Clock: p.Store, Epochs: p.Store,
+		Logger: p.Logger, Batch: p.Timing.TailBatch, Poll: p.Timing.Poll, HoleWait: p.Timing.HoleWait, Prefers: s.members.Prefers,
 	}
 	s.worker = &trigger.EffectWorker{
 		Outbox: p.Store, Lanes: p.Store, Clock: p.Store, Logger: p.Logger,
@@ -167,6 +187,10 @@ func (s *Server) Start(ctx context.Context) error {
 	if err := s.p.Store.Ping(ctx); err != nil {
 		return fmt.Errorf("the store does not answer: %w", err)
 	}
+	// Before anything allocates (T4).
+	if err := trigger.LiftAll(ctx, s.p.Store, s.p.Store, s.log); err != nil {
+		return err
+	}
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.p.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
@@ -182,7 +206,10 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 	// The loops end with Stop, in its order, not with ctx.
 	loops := context.WithoutCancel(ctx)
-	if err := errors.Join(s.clock.Start(loops, s.syncClock), s.tail.Start(loops), s.worker.Start(loops)); err != nil {
+	if err := errors.Join(
+		s.clock.Start(loops, s.syncClock), s.members.Start(loops), s.tail.Start(loops), s.worker.Start(loops),
+		s.sweeper.Start(loops), s.janitor.Start(loops),
+	); err != nil {
 		return err
 	}
 	s.ready.Store(true)
@@ -228,16 +255,21 @@ func (s *Server) Stop() {
 		return
 	}
 	s.ready.Store(false)
-	s.worker.Stop()
-	ctx, cancel := context.WithTimeout(context.Background(), s.p.Timing.Grace)
+	// One grace period for all; requests are answered while the worker ends,
+	// and readiness says that it does.
+	ctx, cancel := context.WithTimeout(context.Background(), s.p.Timing.Grace+time.Second)
 	defer cancel()
+	s.worker.Stop()
 	err := s.http.Shutdown(ctx)
 	s.cutRequests()
 	if err != nil {
 		_ = s.http.Close()
 	}
 	s.serving.Stop()
+	s.janitor.Stop()
+	s.sweeper.Stop()
 	s.tail.Stop()
+	s.members.Stop()
 	s.clock.Stop()
 	s.log.Info().Str("replica", s.p.Name).Msg("stopped")
 }

@@ -369,3 +369,20 @@ func FuzzParseAndMerge(f *testing.F) {
 		require.NotNil(t, card)
 	})
 }
+
+func TestACardStaysOnItsBoard(t *testing.T) {
+	t.Parallel()
+	card, _ := apply(t, nil, labelDelivery(actionOpened, "bug", 0, 0))
+	d := labelDelivery(actionClosed, "bug", 5, 0)
+	d.d.Issue.State = stateClosed
+	other := mapping
+	other.HookID, other.BoardID, other.OpenColumn, other.ClosedColumn = "h2", "b2", "todo", "gone"
+	next, event, err := Merge(other, d.id, d.d)(card.Clone(), now)
+	require.NoError(t, err)
+	require.Nil(t, event)
+	require.Equal(t, "b", next.BoardID)
+	require.Equal(t, "open", next.ColumnID, "the other board's column is none of this one's")
+	card, events := apply(t, next, d)
+	require.Len(t, events, 1, "its own hook moves it")
+	require.Equal(t, "done", card.ColumnID)
+}

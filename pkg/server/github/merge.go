@@ -42,8 +42,9 @@ type Mapping struct {
 // judged against that field's own last change, and only its own actions touch
 // it: labeled and unlabeled the one label that they name, closed and reopened
 // the column, all others title, body and assignees. On a tie the action's own
-// delta wins over a value that merely stood in a snapshot. Any order of
-// arrival ends in the same card.
+// delta wins over a value that merely stood in a snapshot; of two deltas within
+// one second the delivery ids decide (tracker.DeliveryTie). Any order of
+// arrival of GitHub's deliveries ends in the same card.
 func Merge(m Mapping, deliveryID string, d *IssueDelivery) tracker.Changer {
 	return func(card *tracker.Card, now time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
 		g := merge{m: m, d: d, stamp: tracker.Stamp{At: d.Issue.UpdatedAt.UTC(), Tie: tracker.DeliveryTie(deliveryID)}}
@@ -158,7 +159,9 @@ func (g *merge) existing(card *tracker.Card) {
 			g.nameLabel()
 		}
 	case actionClosed, actionReopened:
-		if stamp := g.delta(); stamp.Newer(card.Stamps.Column) {
+		// A card stays on its board: another board's hook, or one that was
+		// moved to another board, has no column for it.
+		if stamp := g.delta(); card.BoardID == g.m.BoardID && stamp.Newer(card.Stamps.Column) {
 			card.Stamps.Column = stamp
 			if to := g.column(); to != card.ColumnID {
 				g.event.Kind, g.event.FromColumn, g.event.ToColumn = tracker.KindMoved, card.ColumnID, to
