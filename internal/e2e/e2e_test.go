@@ -178,14 +178,22 @@ func (b *bot) of(key string) []string {
 // request builds a signed delivery.
 func request(t *testing.T, addr, hook string, p github.Payload, id string, body io.Reader) *http.Request {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+addr+hook, body)
+	req, err := newRequest(t.Context(), addr, hook, p, id, body)
 	require.NoError(t, err)
+	return req
+}
+
+func newRequest(ctx context.Context, addr, hook string, p github.Payload, id string, body io.Reader) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+hook, body)
+	if err != nil {
+		return nil, err
+	}
 	req.ContentLength = int64(len(p.Body))
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set(github.HeaderEvent, p.Event)
 	req.Header.Set(github.HeaderDelivery, id)
 	req.Header.Set(github.HeaderSignature, github.Sign([]byte(secret), p.Body))
-	return req
+	return req, nil
 }
 
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
@@ -415,6 +423,123 @@ func (h *halfBody) Read(p []byte) (int, error) {
 func (h *halfBody) Close() error {
 	h.ended.Do(func() { close(h.end) })
 	return nil
+}
+
+// Replicas die at any instruction while deliveries go on: whatever was
+// accepted, its events are in the log once, each effect is launched, and each
+// one-shot label is spent once.
+func TestReplicasKilledAtAnyTime(t *testing.T) {
+	t.Parallel()
+	const issues, senders, kills = 40, 4, 4
+	b := newBot(t)
+	close(b.release)
+	flags, env, hook, store := configured(t, b.URL)
+	serveFlags := append([]string{
+		"--lease", "3s", "--attempt-deadline", "2500ms", "--http-timeout", "2s", "--retry-base", "50ms", "--retry-cap", "200ms", "--hole-wait", "500ms",
+	}, flags...)
+	var mu sync.Mutex
+	replicas := make([]*replica, 2)
+	for i := range replicas {
+		replicas[i] = serve(t, env, fmt.Sprint("first", i), serveFlags...)
+	}
+	pick := func(i int) string {
+		mu.Lock()
+		defer mu.Unlock()
+		return replicas[i%len(replicas)].addr
+	}
+	var issue map[string]any
+	require.NoError(t, json.Unmarshal(payloads(t)["issues.opened"].Body, &issue))
+	bodies := make([]github.Payload, issues)
+	for n := range bodies {
+		fields, ok := issue["issue"].(map[string]any)
+		require.True(t, ok)
+		fields["number"] = n + 1
+		body, err := json.Marshal(issue)
+		require.NoError(t, err)
+		bodies[n] = github.Payload{Name: "issues.opened", Event: "issues", Body: body}
+	}
+	next := make(chan int, issues)
+	for n := range issues {
+		next <- n
+	}
+	close(next)
+	sent := make(chan struct{}, issues)
+	var wg sync.WaitGroup
+	for s := range senders {
+		wg.Go(func() {
+			for n := range next {
+				id := uuid.NewString()
+				// GitHub would not send it again by itself; this sender does.
+				for try := s; ; try++ {
+					req, err := newRequest(t.Context(), pick(try), hook, bodies[n], id, bytes.NewReader(bodies[n].Body))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					resp, err := client.Do(req)
+					if err == nil {
+						_ = resp.Body.Close()
+						if resp.StatusCode == http.StatusAccepted {
+							break
+						}
+					}
+					if t.Context().Err() != nil {
+						return
+					}
+					time.Sleep(20 * time.Millisecond)
+				}
+				sent <- struct{}{}
+			}
+		})
+	}
+	// A replica is killed whenever some more deliveries were accepted.
+	for k := range kills {
+		for range issues / (kills + 1) {
+			<-sent
+		}
+		at := k % len(replicas)
+		mu.Lock()
+		victim := replicas[at]
+		mu.Unlock()
+		require.NoError(t, victim.cmd.Process.Signal(syscall.SIGKILL))
+		<-victim.exited
+		fresh := serve(t, env, fmt.Sprint("fresh", k), serveFlags...)
+		mu.Lock()
+		replicas[at] = fresh
+		mu.Unlock()
+	}
+	wg.Wait()
+	eventually(t, "the log to be matched and all effects to be done", func() bool {
+		head, err := store.HeadGet(t.Context(), "acme")
+		require.NoError(t, err)
+		rows, err := store.EffectList(t.Context(), trigger.EffectListParams{TenantID: "acme", State: trigger.StateDone, Limit: 1000})
+		require.NoError(t, err)
+		pending, err := store.CardsPending(t.Context(), store.Now().Add(time.Hour), 1)
+		require.NoError(t, err)
+		return head.Cursor == head.Seq && len(rows) == 2*issues && len(pending) == 0
+	})
+	rows, err := store.EffectList(t.Context(), trigger.EffectListParams{TenantID: "acme", Limit: 1000})
+	require.NoError(t, err)
+	require.Len(t, rows, 2*issues, "no effect that nobody owes")
+	for _, row := range rows {
+		require.Equal(t, trigger.OutcomeLaunched, row.Outcome)
+		require.NotEmpty(t, b.of(row.ID))
+	}
+	head, err := store.HeadGet(t.Context(), "acme")
+	require.NoError(t, err)
+	events, err := store.EventList(t.Context(), "acme", 0, head.Seq)
+	require.NoError(t, err)
+	kinds := map[string][]tracker.Kind{}
+	for i, e := range events {
+		require.EqualValues(t, i+1, e.Seq)
+		if e.Source != trigger.SourceVoid {
+			kinds[e.CardID] = append(kinds[e.CardID], e.Kind)
+		}
+	}
+	require.Len(t, kinds, issues)
+	for card, k := range kinds {
+		require.Equal(t, []tracker.Kind{tracker.KindCreated, tracker.KindUnlabeled}, k, card)
+	}
 }
 
 func TestCommandsOnADatabase(t *testing.T) {
