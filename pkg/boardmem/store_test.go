@@ -16,3 +16,8 @@ func TestStore(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(*testing.T) trigger.Store { return boardmem.New() })
 }
+
+func TestProperty(t *testing.T) {
+	t.Parallel()
+	storetest.Property(t, func(*testing.T) trigger.Store { return boardmem.New() }, storetest.PropertyParams{Checks: 1000, InMemory: true})
+}

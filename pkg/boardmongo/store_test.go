@@ -26,6 +26,12 @@ func TestStore(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) trigger.Store { return testdb.Store(t) })
 }
 
+// Each run takes a good second here; boardmem's twin of this test makes many.
+func TestProperty(t *testing.T) {
+	t.Parallel()
+	storetest.Property(t, func(t *testing.T) trigger.Store { return testdb.Store(t) }, storetest.PropertyParams{Checks: 10})
+}
+
 func TestSchemaApplyIsIdempotentAndConcurrent(t *testing.T) {
 	t.Parallel()
 	store := testdb.Store(t)
