@@ -204,7 +204,8 @@ func (s *Store) CardPendingRemove(ctx context.Context, tenantID string, eidsByCa
 
 // CardsPending implements tracker.CardStore.
 func (s *Store) CardsPending(ctx context.Context, before time.Time, limit int) ([]tracker.PendingCard, error) {
-	cards, err := findAll[tracker.PendingCard](ctx, s, collCards, bson.D{{Key: "pending_at", Value: bson.D{{Key: "$lte", Value: before}}}},
+	cards, err := findAll[tracker.PendingCard](ctx, s, collCards,
+		bson.D{{Key: "pending_at", Value: upTo(before)}},
 		options.Find().SetSort(asc("pending_at")).SetLimit(int64(limit)).SetProjection(asc("tenant_id", "id", "pending_at")))
 	if err != nil {
 		return nil, fmt.Errorf("cards with pending events: %w", err)

@@ -315,28 +315,44 @@ func (s *Store) EffectList(ctx context.Context, p trigger.EffectListParams) ([]t
 
 // EffectNextDue implements trigger.EffectOutbox.
 func (s *Store) EffectNextDue(ctx context.Context, tenantID, lane string) (time.Time, bool, error) {
+	// All of a lane's live rows take long to read when there are many; rows
+	// that are due soon are not, and if there is one, no other comes before.
+	// If there is none, the one command that reads all of them decides.
+	soon := bson.D{{Key: "$lte", Value: s.Now().Add(dueSoon)}}
+	due, ok, err := s.earliestDue(ctx, tenantID, lane, bson.E{Key: "not_before", Value: soon})
+	if err == nil && !ok {
+		due, ok, err = s.earliestDue(ctx, tenantID, lane)
+	}
+	if err != nil {
+		return time.Time{}, false, fmt.Errorf("next due row of %s/%s: %w", tenantID, lane, err)
+	}
+	return due, ok, nil
+}
+
+// dueSoon is how far EffectNextDue looks before it reads all live rows: at
+// worst it does so once in this time.
+const dueSoon = 5 * time.Second
+
+func (s *Store) earliestDue(ctx context.Context, tenantID, lane string, more ...bson.E) (time.Time, bool, error) {
 	ctx, cancel := s.op(ctx)
 	defer cancel()
 	cur, err := s.db.Collection(collEffects).Aggregate(ctx, mongo.Pipeline{
-		{{Key: "$match", Value: bson.D{
+		{{Key: "$match", Value: append(bson.D{
 			{Key: "tenant_id", Value: tenantID},
 			{Key: "lane", Value: lane},
 			{Key: "state", Value: in([]trigger.State{trigger.StatePending, trigger.StateClaimed})},
 			{Key: "kind", Value: knownKinds},
-		}}},
+		}, more...)}},
 		{{Key: "$group", Value: bson.D{{Key: "_id", Value: nil}, {Key: "due", Value: bson.D{{Key: "$min", Value: "$not_before"}}}}}},
 	})
 	if err != nil {
-		return time.Time{}, false, fmt.Errorf("next due row of %s/%s: %w", tenantID, lane, err)
+		return time.Time{}, false, err
 	}
 	var out []struct {
 		Due time.Time `bson:"due"`
 	}
-	if err := cur.All(ctx, &out); err != nil {
-		return time.Time{}, false, fmt.Errorf("next due row of %s/%s: %w", tenantID, lane, err)
-	}
-	if len(out) == 0 {
-		return time.Time{}, false, nil
+	if err := cur.All(ctx, &out); err != nil || len(out) == 0 {
+		return time.Time{}, false, err
 	}
 	return out[0].Due.UTC(), true, nil
 }

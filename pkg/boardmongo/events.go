@@ -99,9 +99,11 @@ func (s *Store) headPut(ctx context.Context, have *trigger.Head, next trigger.He
 
 // seqsKnown reads which seqs a tenant's log, rows and subscriptions know.
 func (s *Store) seqsKnown(ctx context.Context, tenantID string) (lowest, highest, known int64, err error) {
+	// Keys hold the seq, and every server reads them in their order: no log is
+	// sorted for its first and last event.
 	for order, seq := range map[int]*int64{1: &lowest, -1: &highest} {
-		events, err := findAll[seqOnly](ctx, s, collEvents, bson.D{{Key: "tenant_id", Value: tenantID}},
-			options.Find().SetSort(bson.D{{Key: "tenant_id", Value: order}, {Key: "seq", Value: order}}).SetLimit(1).SetProjection(asc("seq")))
+		events, err := findAll[seqOnly](ctx, s, collEvents, append(keyRange(tenantID+"/"), bson.E{Key: "tenant_id", Value: tenantID}),
+			options.Find().SetSort(bson.D{{Key: "_id", Value: order}}).SetLimit(1).SetProjection(asc("seq")))
 		if err != nil {
 			return 0, 0, 0, err
 		}
@@ -109,8 +111,7 @@ func (s *Store) seqsKnown(ctx context.Context, tenantID string) (lowest, highest
 			*seq = e.Seq
 		}
 	}
-	// A row's key holds its event's seq: the last key of the tenant has the
-	// highest.
+	// A row's key begins with its event's.
 	rows, err := findAll[trigger.EffectSeq](ctx, s, collEffects, keyRange(tenantID+"/"),
 		options.Find().SetSort(bson.D{{Key: "_id", Value: -1}}).SetLimit(1).SetProjection(asc("id", "event_seq")))
 	if err != nil {
@@ -239,7 +240,7 @@ func (s *Store) EventList(ctx context.Context, tenantID string, after, upTo int6
 	ctx, cancel := s.op(ctx)
 	defer cancel()
 	wrap := func(err error) error { return fmt.Errorf("list events of %s after %d: %w", tenantID, after, err) }
-	cur, err := s.db.Collection(collEvents).Find(ctx, seqRange(tenantID, after, upTo))
+	cur, err := s.db.Collection(collEvents).Find(ctx, seqRange(tenantID, after, upTo), options.Find().SetBatchSize(findBatch))
 	if err != nil {
 		return nil, wrap(err)
 	}

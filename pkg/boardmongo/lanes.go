@@ -56,7 +56,8 @@ func (s *Store) LaneMarkMany(ctx context.Context, marks []trigger.LaneMark) erro
 
 // LanesDue implements trigger.Lanes.
 func (s *Store) LanesDue(ctx context.Context, now time.Time, limit int) ([]trigger.Lane, error) {
-	lanes, err := findAll[trigger.Lane](ctx, s, collLanes, bson.D{{Key: "due_at", Value: bson.D{{Key: "$lte", Value: now}}}},
+	lanes, err := findAll[trigger.Lane](ctx, s, collLanes,
+		bson.D{{Key: "due_at", Value: upTo(now)}},
 		options.Find().SetSort(asc("due_at")).SetLimit(int64(limit)))
 	if err != nil {
 		return nil, fmt.Errorf("due lanes: %w", err)

@@ -56,6 +56,13 @@ func asc(fields ...string) bson.D {
 
 var exists = bson.D{{Key: "$exists", Value: true}}
 
+// upTo matches a time that is there and at most t. Not every server sees that
+// what is at most t must be there, which the partial indexes on times ask for:
+// without saying so it would scan the collection.
+func upTo(t time.Time) bson.D {
+	return bson.D{{Key: "$exists", Value: true}, {Key: "$lte", Value: t}}
+}
+
 func indexes() []index {
 	return []index{
 		{coll: collBoards, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},

@@ -175,10 +175,15 @@ func findOne[T any](ctx context.Context, s *Store, coll string, filter bson.D) (
 	return &d.V, nil
 }
 
+// findBatch is how many documents a find answers with at once; unless it is
+// told, a server answers with 101 and wants to be asked for the others.
+const findBatch = 10_000
+
 // findAll returns all documents of a filter that bounds them.
 func findAll[T any](ctx context.Context, s *Store, coll string, filter bson.D, opts ...options.Lister[options.FindOptions]) ([]T, error) {
 	ctx, cancel := s.op(ctx)
 	defer cancel()
+	opts = append([]options.Lister[options.FindOptions]{options.Find().SetBatchSize(findBatch)}, opts...)
 	cur, err := s.db.Collection(coll).Find(ctx, filter, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", coll, err)

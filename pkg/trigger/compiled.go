@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/triggerd/triggerd/pkg/tracker"
@@ -61,7 +62,12 @@ type subscriptionCache struct {
 type subscriptionReader interface {
 	SubscriptionRefs(ctx context.Context, tenantID string) ([]SubscriptionRef, error)
 	SubscriptionGet(ctx context.Context, tenantID, id string) (*Subscription, error)
+	SubscriptionList(ctx context.Context, tenantID string) ([]Subscription, error)
 }
+
+// subscriptionsSingly is how many subscriptions are read one by one; when more
+// of a tenant's are not known yet, all of its are read at once.
+const subscriptionsSingly = 5
 
 // load returns the tenant's enabled subscriptions as of now: which there are
 // is read from the store, and of those only what changed since (T7).
@@ -77,20 +83,19 @@ func (c *subscriptionCache) load(ctx context.Context, store subscriptionReader, 
 		return have, nil
 	}
 	next := make(map[string]*Subscription, len(refs))
+	var unread []string
 	for _, ref := range refs {
-		var s *Subscription
-		if have != nil {
-			s = have.subs[ref.ID]
+		if have != nil && have.subs[ref.ID] != nil && have.subs[ref.ID].Revision == ref.Revision {
+			next[ref.ID] = have.subs[ref.ID]
+		} else {
+			unread = append(unread, ref.ID)
 		}
-		if s == nil || s.Revision != ref.Revision {
-			s, err = store.SubscriptionGet(ctx, tenantID, ref.ID)
-			if errors.Is(err, tracker.ErrNotFound) {
-				continue // deleted since the refs were read
-			}
-			if err != nil {
-				return nil, fmt.Errorf("subscription %s: %w", ref.ID, err)
-			}
-		}
+	}
+	read, err := readSubscriptions(ctx, store, tenantID, unread)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range read {
 		// A newer revision than the ref's may have come back; it is as good,
 		// unless it is no longer enabled.
 		if s.Enabled {
@@ -109,6 +114,33 @@ func (c *subscriptionCache) load(ctx context.Context, store subscriptionReader, 
 		c.tenants[tenantID] = set
 	}
 	return set, nil
+}
+
+// readSubscriptions reads those of the subscriptions that are still there.
+func readSubscriptions(ctx context.Context, store subscriptionReader, tenantID string, ids []string) (out []*Subscription, err error) {
+	if len(ids) > subscriptionsSingly {
+		all, err := store.SubscriptionList(ctx, tenantID)
+		if err != nil {
+			return nil, err
+		}
+		for i := range all {
+			if slices.Contains(ids, all[i].ID) {
+				out = append(out, &all[i])
+			}
+		}
+		return out, nil
+	}
+	for _, id := range ids {
+		s, err := store.SubscriptionGet(ctx, tenantID, id)
+		if errors.Is(err, tracker.ErrNotFound) {
+			continue // deleted since its id was read
+		}
+		if err != nil {
+			return nil, fmt.Errorf("subscription %s: %w", id, err)
+		}
+		out = append(out, s)
+	}
+	return out, nil
 }
 
 func (c *compiledSet) is(refs []SubscriptionRef) bool {

@@ -30,7 +30,8 @@ type Relay struct {
 	// Wake, if set, is told of a tenant whose log has grown.
 	Wake func(tenantID string)
 	// FillTimeout bounds giving up the seqs of an insert that failed; it is
-	// the store's timeout for one operation.
+	// the store's timeout for one operation. A caller with a deadline waits
+	// for it until then, or for fillGrace if that is later.
 	FillTimeout time.Duration
 }
 
@@ -45,7 +46,7 @@ func (r *Relay) Card(ctx context.Context, tenantID, cardID string) (map[string]i
 // Events of different cards get seqs in the order of the cards.
 func (r *Relay) CardMany(ctx context.Context, tenantID string, cardIDs []string) (map[string]int64, error) {
 	seqs := make(map[string]int64)
-	lost := false
+	tried := make(map[string]int64)
 	for try := range relayTries {
 		pause(ctx, try)
 		cards, err := r.Cards.CardsGet(ctx, tenantID, cardIDs)
@@ -63,7 +64,7 @@ func (r *Relay) CardMany(ctx context.Context, tenantID string, cardIDs []string)
 		})
 		again := false
 		for batch := range batches(cards) {
-			if again, lost, err = r.batch(ctx, tenantID, batch, seqs, lost); err != nil {
+			if again, err = r.batch(ctx, tenantID, batch, seqs, tried); err != nil {
 				return seqs, fmt.Errorf("relay %d cards of %s: %w", len(batch), tenantID, err)
 			}
 			if again {
@@ -98,9 +99,9 @@ func batches(cards []*tracker.Card) func(yield func([]*tracker.Card) bool) {
 }
 
 // batch relays the events of some cards, takes them off, and buries cards that
-// were deleted. It reports again when it met somebody else's event and has to
-// look again, and lost when a void may have taken its seq.
-func (r *Relay) batch(ctx context.Context, tenantID string, cards []*tracker.Card, seqs map[string]int64, lost bool) (again, stillLost bool, err error) {
+// were deleted. It reports true when it met somebody else's event and has to
+// look again.
+func (r *Relay) batch(ctx context.Context, tenantID string, cards []*tracker.Card, seqs, tried map[string]int64) (again bool, err error) {
 	eids := make(map[string][]string, len(cards))
 	var pending []tracker.BoardEvent
 	for _, c := range cards {
@@ -115,13 +116,13 @@ func (r *Relay) batch(ctx context.Context, tenantID string, cards []*tracker.Car
 		}
 	}
 	if len(pending) > 0 {
-		if again, err = r.events(ctx, tenantID, pending, seqs, lost); again || err != nil {
-			return again, again, err
+		if again, err = r.events(ctx, tenantID, pending, seqs, tried); again || err != nil {
+			return again, err
 		}
 	}
 	if len(eids) > 0 {
 		if err := r.Cards.CardPendingRemove(ctx, tenantID, eids); err != nil {
-			return false, false, fmt.Errorf("take off %d events: %w", len(pending), err)
+			return false, fmt.Errorf("take off %d events: %w", len(pending), err)
 		}
 	}
 	for _, c := range cards {
@@ -129,15 +130,16 @@ func (r *Relay) batch(ctx context.Context, tenantID string, cards []*tracker.Car
 			continue
 		}
 		if _, err := r.Cards.CardBury(ctx, tenantID, c.ID, c.Incarnation); err != nil {
-			return false, false, fmt.Errorf("bury card %s: %w", c.ID, err)
+			return false, fmt.Errorf("bury card %s: %w", c.ID, err)
 		}
 	}
-	return false, false, nil
+	return false, nil
 }
 
 // events brings those of the events into the log that are not there. It
-// reports true when it met somebody else's event and has to look again.
-func (r *Relay) events(ctx context.Context, tenantID string, pending []tracker.BoardEvent, seqs map[string]int64, lost bool) (again bool, err error) {
+// reports true when it met somebody else's event and has to look again; tried
+// then holds the seqs that it tried in vain.
+func (r *Relay) events(ctx context.Context, tenantID string, pending []tracker.BoardEvent, seqs, tried map[string]int64) (again bool, err error) {
 	eids := make([]string, len(pending))
 	for i, e := range pending {
 		eids[i] = e.EID
@@ -159,20 +161,22 @@ func (r *Relay) events(ctx context.Context, tenantID string, pending []tracker.B
 	if len(missing) == 0 {
 		return false, nil
 	}
-	first, err := r.allocate(ctx, tenantID, len(missing), lost)
+	first, err := r.allocate(ctx, tenantID, len(missing), lostToVoid(tried, missing, present))
 	if err != nil {
 		return false, err
 	}
 	taken := make([]int64, len(missing))
+	clear(tried)
 	for i := range missing {
 		missing[i].Seq = first + int64(i)
 		taken[i] = missing[i].Seq
+		tried[missing[i].EID] = missing[i].Seq
 	}
 	if err := r.Log.EventInsertMany(ctx, tenantID, missing); err != nil {
 		// Stop and give up the rest of the allocation at once, the seq that
 		// met the duplicate too: what is in is found by looking again. The
 		// fill goes on if the caller has left: a hole holds up the tenant.
-		fctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), orDefault(r.FillTimeout, StoreTimeoutDefault))
+		fctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.fillTimeout(ctx))
 		defer cancel()
 		fillErr := r.Log.EventFillVoids(fctx, tenantID, taken)
 		r.wake(tenantID)
@@ -186,6 +190,38 @@ func (r *Relay) events(ctx context.Context, tenantID string, pending []tracker.B
 	}
 	r.wake(tenantID)
 	return false, nil
+}
+
+// lostToVoid reports whether a void took the seq of an insert that met a
+// duplicate, given what is in the log now. If it was another relay of the same
+// cards, its copy is there instead, or its event is off the card: no reason to
+// let the tenant wait longer for holes (T3).
+func lostToVoid(tried map[string]int64, missing []Event, present map[string]int64) bool {
+	still, mine := 0, 0
+	for _, e := range missing {
+		if _, was := tried[e.EID]; was {
+			still++
+		}
+	}
+	for eid, seq := range present {
+		if tried[eid] == seq {
+			mine++
+		}
+	}
+	return still > 0 && still+mine == len(tried)
+}
+
+// fillGrace is what a fill may take although the caller's time is over: enough
+// for a store that answers. From one that does not, nobody waits for it longer:
+// the tail closes the hole.
+const fillGrace = time.Second
+
+func (r *Relay) fillTimeout(ctx context.Context) time.Duration {
+	timeout := orDefault(r.FillTimeout, StoreTimeoutDefault)
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, max(time.Until(deadline), fillGrace))
+	}
+	return timeout
 }
 
 // allocate takes n seqs, and makes the tenant's head first if there is none.

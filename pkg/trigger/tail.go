@@ -102,15 +102,17 @@ func (t *Tail) run(ctx context.Context) {
 	var next time.Time
 	for ctx.Err() == nil {
 		tenants := t.takeWoken()
+		mine := len(tenants)
 		if now := time.Now(); !now.Before(next) {
 			next = now.Add(jitter(poll))
-			due, err := t.due(ctx)
+			due, n, err := t.due(ctx)
 			if err != nil && ctx.Err() == nil {
 				t.Logger.Warn().Err(err).Msg("tail: look for dirty tenants")
 			}
 			tenants = append(tenants, due...)
+			mine += n
 		}
-		for _, tenant := range tenants {
+		for i, tenant := range tenants {
 			if !t.occupy(tenant) {
 				continue // under way; if it was woken, it looks once more
 			}
@@ -125,7 +127,7 @@ func (t *Tail) run(ctx context.Context) {
 					t.vacate(tenant)
 					<-slots
 				}()
-				t.Serve(ctx, tenant)
+				t.serve(ctx, tenant, i >= mine)
 			})
 		}
 		t.wake.Wait(ctx, time.Until(next))
@@ -168,29 +170,40 @@ func (t *Tail) vacate(tenant string) {
 	}
 }
 
-// due returns the dirty tenants that this replica should drain now (T6).
-func (t *Tail) due(ctx context.Context) ([]string, error) {
+// due returns the dirty tenants that this replica should drain now (T6): first
+// the n that prefer it, then those that it steps in for, in an order that other
+// replicas are not likely to take them in.
+func (t *Tail) due(ctx context.Context) (tenants []string, n int, err error) {
 	now := t.Clock.Now()
 	dirty, err := t.Heads.HeadsDirty(ctx, now, tenantsPerRound)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	var out []string
+	var others []string
 	for _, d := range dirty {
-		if t.isAway(d.TenantID) {
-			continue
-		}
-		if t.Prefers == nil || t.Prefers(d.TenantID) || now.Sub(d.Since) >= stepIn {
-			out = append(out, d.TenantID)
+		switch {
+		case t.isAway(d.TenantID):
+		case t.Prefers == nil || t.Prefers(d.TenantID):
+			tenants = append(tenants, d.TenantID)
+		case overdue(now, d.Since):
+			others = append(others, d.TenantID)
 		}
 	}
-	return out, nil
+	rand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] }) //nolint:gosec // no secret
+	return append(tenants, others...), len(tenants), nil
 }
+
+// overdue reports whether a tenant has waited so long for the replica that it
+// prefers that others step in.
+func overdue(now, dirtySince time.Time) bool { return now.Sub(dirtySince) >= stepIn }
 
 // Serve drains one batch of a tenant. A tenant that fails backs off and does
 // not hold up the others (T6); a panic stays with its tenant. It reports what
 // goes wrong in the log.
-func (t *Tail) Serve(ctx context.Context, tenant string) {
+func (t *Tail) Serve(ctx context.Context, tenant string) { t.serve(ctx, tenant, false) }
+
+// serve is Serve; with stepsIn set, for a tenant that prefers another replica.
+func (t *Tail) serve(ctx context.Context, tenant string, stepsIn bool) {
 	var retry time.Duration
 	defer func() {
 		if p := recover(); p != nil {
@@ -205,7 +218,7 @@ func (t *Tail) Serve(ctx context.Context, tenant string) {
 			t.Logger.Warn().Err(err).Str("tenant", tenant).Msg("tail: defer tenant")
 		}
 	}()
-	d, err := t.Drain(ctx, tenant)
+	d, err := t.drain(ctx, tenant, stepsIn)
 	switch {
 	case err != nil && ctx.Err() != nil:
 	case err != nil && t.foreign(tenant, err):
@@ -270,6 +283,10 @@ type Drained struct {
 // was; rows that were written already are found there by the next try (T1,
 // T2).
 func (t *Tail) Drain(ctx context.Context, tenantID string) (Drained, error) {
+	return t.drain(ctx, tenantID, false)
+}
+
+func (t *Tail) drain(ctx context.Context, tenantID string, stepsIn bool) (Drained, error) {
 	wrap := func(err error) error { return fmt.Errorf("drain %s: %w", tenantID, err) }
 	head, err := t.Heads.HeadGet(ctx, tenantID)
 	if errors.Is(err, tracker.ErrNotFound) {
@@ -280,6 +297,9 @@ func (t *Tail) Drain(ctx context.Context, tenantID string) (Drained, error) {
 	}
 	if head.Seq <= head.Cursor {
 		return Drained{}, nil
+	}
+	if stepsIn && !overdue(t.Clock.Now(), head.DrainAfter) {
+		return Drained{}, nil // the other replica has come to it meanwhile
 	}
 	batch := int64(orDefault(t.Batch, TailBatchDefault))
 	single := t.isSmall(tenantID)
@@ -310,16 +330,17 @@ func (t *Tail) Drain(ctx context.Context, tenantID string) (Drained, error) {
 		return Drained{}, wrap(t.unwritten(ctx, tenantID, events[:judged.n], single, err))
 	}
 	to := head.Cursor + int64(judged.n)
-	// A lost CAS is silent: another replica did the same work.
-	won, err := t.Heads.HeadAdvance(ctx, tenantID, head.Cursor, to)
+	// A lost CAS is silent: another replica did the same work. It goes on with
+	// the rest too: two that went on side by side would do all of it twice.
+	mine, err := t.Heads.HeadAdvance(ctx, tenantID, head.Cursor, to)
 	if err != nil {
 		return Drained{}, fmt.Errorf("advance cursor %s from %d to %d: %w", tenantID, head.Cursor, to, err)
 	}
 	t.setSmall(tenantID, false)
-	if won {
+	if mine {
 		judged.log(t.Logger)
 	}
-	return Drained{Moved: true, More: to < head.Seq || hole}, nil
+	return Drained{Moved: true, More: mine && (to < head.Seq || hole)}, nil
 }
 
 // contiguous returns the prefix of the events that follows the cursor without

@@ -1,0 +1,307 @@
+package boardmongo_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/triggerd/triggerd/pkg/boardmongo"
+	"github.com/triggerd/triggerd/pkg/tracker"
+	"github.com/triggerd/triggerd/pkg/trigger"
+)
+
+// TestIndexesAreUsed has the server explain what the store really sends on the
+// hot paths: each command finds its documents by the index that is meant for
+// it, by name, and none by a scan. Not every server explains writes; so each
+// is explained as a find by its filter.
+func TestIndexesAreUsed(t *testing.T) {
+	t.Parallel()
+	mon := newCommands()
+	store := openStore(t, mon)
+	ctx := t.Context()
+	now := store.Now()
+	seedForIndexes(t, store, now)
+
+	const tenant, lane = "t00007", "bot:b2"
+	events, rows, eids := make([]string, 100), make([]string, 100), make([]string, 100)
+	for i := range events {
+		events[i] = trigger.EventID(tenant, int64(i+1))
+		rows[i] = trigger.EffectID(events[i], "s01")
+		eids[i] = fmt.Sprintf("board:%s-%d", tenant, i+1)
+	}
+	claim := trigger.ClaimParams{TenantID: tenant, Lane: lane, ClaimID: "c", Worker: "w", Now: now, LeaseEnd: now.Add(time.Minute), Limit: 8}
+	fence := trigger.Fence{TenantID: tenant, EffectID: rows[0], ClaimID: "x"}
+	for _, q := range []struct {
+		name, coll string
+		indexes    []string // of its commands, in their order
+		call       func() error
+	}{
+		{"HeadGet", "tenant_heads", []string{"_id_"}, func() error { _, err := store.HeadGet(ctx, tenant); return err }},
+		{"HeadsDirty", "tenant_heads", []string{"dirty_drain_after"}, func() error {
+			found, err := store.HeadsDirty(ctx, now, 100)
+			require.Len(t, found, 20)
+			return err
+		}},
+		{"SeqAllocate", "tenant_heads", []string{"_id_"}, func() error { _, err := store.SeqAllocate(ctx, tenant, 1, false); return err }},
+		{"HeadAdvance", "tenant_heads", []string{"_id_"}, func() error { _, err := store.HeadAdvance(ctx, tenant, 9, 10); return err }},
+		{"LanesDue", "lanes", []string{"due_at"}, func() error {
+			found, err := store.LanesDue(ctx, now, 64)
+			require.Len(t, found, 11)
+			return err
+		}},
+		{"LaneMarkMany", "lanes", []string{"_id_"}, func() error {
+			return store.LaneMarkMany(ctx, []trigger.LaneMark{{TenantID: tenant, Lane: lane, Due: now}})
+		}},
+		{"LaneReschedule", "lanes", []string{"_id_"}, func() error {
+			_, err := store.LaneReschedule(ctx, trigger.Lane{TenantID: tenant, Lane: lane, Version: 1}, now)
+			return err
+		}},
+		{"CardsGet", "cards", []string{"_id_"}, func() error { _, err := store.CardsGet(ctx, tenant, []string{"c1", "c2", "c3"}); return err }},
+		{"CardsPending", "cards", []string{"pending_at"}, func() error {
+			found, err := store.CardsPending(ctx, now, 100)
+			require.Len(t, found, 20)
+			return err
+		}},
+		{"CardPendingTouch", "cards", []string{"_id_"}, func() error {
+			_, err := store.CardPendingTouch(ctx, tracker.PendingCard{TenantID: "t00000", CardID: "c100", PendingAt: now.Add(-2 * time.Hour)}, now)
+			return err
+		}},
+		{"CardPendingEIDs", "cards", []string{"pending_at"}, func() error { _, err := store.CardPendingEIDs(ctx, tenant, eids); return err }},
+		{"EventList", "board_events", []string{"tenant_seq"}, func() error {
+			found, err := store.EventList(ctx, tenant, 100, 600)
+			require.Len(t, found, 500)
+			return err
+		}},
+		{"EventSeqs", "board_events", []string{"tenant_seq"}, func() error { _, err := store.EventSeqs(ctx, tenant, 100, 600); return err }},
+		{"EventSeqsByEID", "board_events", []string{"tenant_eid"}, func() error {
+			found, err := store.EventSeqsByEID(ctx, tenant, eids)
+			require.Len(t, found, len(eids))
+			return err
+		}},
+		{"EventsRemovable", "board_events", []string{"_id_"}, func() error {
+			found, err := store.EventsRemovable(ctx, tenant, 600, now, 500)
+			require.Len(t, found, 500)
+			return err
+		}},
+		{"SubscriptionRefs", "trigger_subscriptions", []string{"tenant_enabled"}, func() error {
+			found, err := store.SubscriptionRefs(ctx, tenant)
+			require.Len(t, found, 40)
+			return err
+		}},
+		{"EffectMaterialize", "trigger_effects", []string{"_id_"}, func() error {
+			known := make([]trigger.Effect, len(rows))
+			for i, id := range rows {
+				known[i] = trigger.Effect{ID: id, TenantID: tenant}
+			}
+			found, err := store.EffectMaterialize(ctx, tenant, known)
+			require.Len(t, found, len(rows))
+			return err
+		}},
+		{"EffectReclaim", "trigger_effects", []string{"live_tenant_lane", "_id_", "_id_"}, func() error {
+			found, err := store.EffectReclaim(ctx, claim)
+			require.NotNil(t, found)
+			return err
+		}},
+		{"EffectClaim", "trigger_effects", []string{"live_tenant_lane", "_id_", "_id_"}, func() error {
+			found, err := store.EffectClaim(ctx, claim)
+			require.Len(t, found, claim.Limit)
+			return err
+		}},
+		{"EffectSettleMany", "trigger_effects", []string{"_id_", "_id_"}, func() error {
+			_, err := store.EffectSettleMany(ctx, []trigger.Settle{{Fence: fence, At: now, To: trigger.StateDone}})
+			return err
+		}},
+		{"EffectNextDue", "trigger_effects", []string{"live_tenant_lane"}, func() error {
+			_, found, err := store.EffectNextDue(ctx, tenant, lane)
+			require.True(t, found)
+			return err
+		}},
+		{"EffectNextDue, none soon", "trigger_effects", []string{"live_tenant_lane", "live_tenant_lane"}, func() error {
+			_, found, err := store.EffectNextDue(ctx, tenant, "bot:later")
+			require.True(t, found)
+			return err
+		}},
+		{"EffectListByEvent", "trigger_effects", []string{"_id_"}, func() error {
+			found, err := store.EffectListByEvent(ctx, tenant, events[0])
+			require.Len(t, found, 1)
+			return err
+		}},
+		{"EffectList", "trigger_effects", []string{"_id_"}, func() error {
+			_, err := store.EffectList(ctx, trigger.EffectListParams{TenantID: tenant, Limit: 100})
+			return err
+		}},
+		{"EffectsSettledBefore", "trigger_effects", []string{"tenant_state_updated"}, func() error {
+			found, err := store.EffectsSettledBefore(ctx, tenant, now.Add(-time.Hour), "", 500)
+			require.Len(t, found, 500)
+			return err
+		}},
+		{"TokenByHash", "api_tokens", []string{"hash"}, func() error { _, err := store.TokenByHash(ctx, "hash-00077"); return err }},
+		{"TenantIDs", "tenants", []string{"_id_"}, func() error { _, err := store.TenantIDs(ctx, "t00100", 100); return err }},
+	} {
+		mon.reset()
+		require.NoError(t, q.call(), q.name)
+		var used []string
+		for _, find := range mon.finds() {
+			require.Equal(t, q.coll, find.coll, q.name)
+			p := explain(t, store, find.body)
+			t.Logf("%-24s %-13s %s", q.name, find.name, p)
+			require.Empty(t, p.scans, "%s: %s", q.name, find.name)
+			require.Len(t, p.indexes, 1, "%s: %s", q.name, find.name)
+			used = append(used, p.indexes[0])
+		}
+		require.Equal(t, q.indexes, used, q.name)
+	}
+
+	// Starting up looks for the ends of each tenant's log and rows (T4).
+	mon.reset()
+	_, err := store.HeadLift(ctx, tenant)
+	require.NoError(t, err)
+	for _, find := range mon.finds() {
+		p := explain(t, store, find.body)
+		t.Logf("%-24s %-13s %s", "HeadLift", find.name+" "+find.coll, p)
+		require.Empty(t, p.scans)
+		if find.coll != "trigger_subscriptions" {
+			require.Equal(t, []string{"_id_"}, p.indexes)
+			require.False(t, p.sorts, "no log is sorted for its ends")
+		}
+	}
+}
+
+// seedForIndexes fills the collections so far that no planner would rather
+// scan them.
+func seedForIndexes(t *testing.T, store *boardmongo.Store, now time.Time) {
+	t.Helper()
+	old := now.Add(-2 * time.Hour)
+	tn := func(i int) string { return fmt.Sprintf("t%05d", i) }
+	docs := map[string][]any{}
+	add := func(coll string, doc any) { docs[coll] = append(docs[coll], doc) }
+	for i := range 2000 {
+		add("tenants", keyed(tn(i), trigger.Tenant{ID: tn(i), Name: tn(i), Revision: 1}))
+		head := trigger.Head{TenantID: tn(i), Seq: 9, Cursor: 9, DrainAfter: old}
+		if i%100 == 99 {
+			head.Cursor, head.Dirty = 8, true
+		}
+		add("tenant_heads", keyed(tn(i), head))
+		lane := trigger.Lane{TenantID: tn(i), Lane: "bot:b1", Version: 1}
+		if i%10 == 0 {
+			lane.DueAt = now.Add(time.Duration(i-100) * time.Minute)
+		}
+		add("lanes", keyed(tn(i)+"/bot:b1", lane))
+		token := fmt.Sprintf("%05d", i)
+		add("api_tokens", keyed(token, trigger.Token{ID: token, Hash: "hash-" + token}))
+		card := tracker.Card{TenantID: tn(i % 20), ID: fmt.Sprint("c", i), Rev: 1, Title: "A card"}
+		if i%100 == 0 {
+			card.PendingAt, card.Pending = old, []tracker.BoardEvent{{EID: fmt.Sprint("board:pending-", i)}}
+		}
+		add("cards", keyed(card.TenantID+"/"+card.ID, card))
+	}
+	for i := range 20 {
+		for j := range 50 {
+			id := fmt.Sprintf("s%02d", j)
+			add("trigger_subscriptions", keyed(tn(i)+"/"+id, trigger.Subscription{TenantID: tn(i), ID: id, Name: id, Revision: 1, Enabled: j < 40}))
+		}
+		for j := range 1000 {
+			e := trigger.Event{TenantID: tn(i), Seq: int64(j + 1), Source: trigger.SourceBoard, LoggedAt: old}
+			e.EID = fmt.Sprintf("board:%s-%d", tn(i), e.Seq)
+			add("board_events", keyed(e.ID(), e))
+			row := trigger.Effect{
+				ID: trigger.EffectID(e.ID(), "s01"), TenantID: tn(i), Kind: trigger.KindLaunch, Lane: fmt.Sprint("bot:b", j%3), EventSeq: e.Seq,
+				State: trigger.StateDone, NotBefore: old, UpdatedAt: old,
+			}
+			switch j % 10 {
+			case 0:
+				row.State = trigger.StatePending
+			case 1:
+				row.State, row.ClaimID = trigger.StateClaimed, "claim"
+			case 2:
+				row.State = trigger.StateFailed
+			case 3:
+				row.State, row.Lane, row.NotBefore = trigger.StatePending, "bot:later", now.Add(time.Hour)
+			}
+			add("trigger_effects", keyed(row.ID, row))
+		}
+	}
+	for coll, docs := range docs {
+		insertAll(t, store, coll, docs)
+	}
+}
+
+// plan is how a server would find the documents of a command.
+type plan struct {
+	indexes []string
+	scans   []string
+	sorts   bool
+}
+
+func (p plan) String() string {
+	s := strings.Join(append(slices.Clone(p.indexes), p.scans...), ", ")
+	if p.sorts {
+		s += ", then sorts"
+	}
+	return s
+}
+
+// explain asks the server for its plan. It understands the answers of MongoDB,
+// and those of DocumentDB, which are PostgreSQL's plans with the indexes under
+// their own names.
+func explain(t *testing.T, store *boardmongo.Store, command bson.D) (p plan) {
+	t.Helper()
+	command = slices.DeleteFunc(slices.Clone(command), func(e bson.E) bool {
+		// What a session or a client adds to a command is no part of it.
+		return strings.HasPrefix(e.Key, "$") || slices.Contains([]string{"lsid", "txnNumber", "readConcern", "writeConcern"}, e.Key)
+	})
+	var answer bson.D
+	require.NoError(t, store.Database().RunCommand(context.WithoutCancel(t.Context()), bson.D{
+		{Key: "explain", Value: command}, {Key: "verbosity", Value: "queryPlanner"},
+	}).Decode(&answer))
+	p.read(answer)
+	return p
+}
+
+func (p *plan) read(v any) {
+	switch v := v.(type) {
+	case bson.A:
+		for _, e := range v {
+			p.read(e)
+		}
+	case bson.D:
+		stage, index, cond, bounds := "", "", "", ""
+		for _, e := range v {
+			switch text := fmt.Sprint(e.Value); e.Key {
+			case "stage", "Node Type":
+				stage = text
+			case "indexName", "Index Name":
+				index = text
+			case "Index Cond":
+				cond = text
+			case "indexBounds":
+				bounds = text
+			case "rejectedPlans", "IndexCosts", "IndexDetails", "command":
+				continue // not how it is done
+			}
+			p.read(e.Value)
+		}
+		switch stage {
+		case "IDHACK", "EXPRESS_IXSCAN", "EXPRESS_CLUSTERED_IXSCAN", "CLUSTERED_IXSCAN":
+			index = "_id_"
+		case "COLLSCAN", "Seq Scan":
+			p.scans = append(p.scans, stage)
+		case "SORT", "Sort", "Incremental Sort":
+			p.sorts = true
+		}
+		if index != "" && !slices.Contains(p.indexes, index) {
+			p.indexes = append(p.indexes, index)
+		}
+		// The whole of an index, from its beginning to its end, is a scan too.
+		if strings.Contains(bounds, "[MinKey, MaxKey]") && !strings.Contains(bounds, ",") ||
+			index == "_id_" && strings.HasPrefix(stage, "Index") && !strings.Contains(cond, "object_id") {
+			p.scans = append(p.scans, "all of "+index)
+		}
+	}
+}
