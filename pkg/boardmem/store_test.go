@@ -19,5 +19,5 @@ func TestStore(t *testing.T) {
 
 func TestProperty(t *testing.T) {
 	t.Parallel()
-	storetest.Property(t, func(*testing.T) trigger.Store { return boardmem.New() }, storetest.PropertyParams{Checks: 1000, InMemory: true})
+	storetest.Property(t, func(*testing.T) trigger.Store { return boardmem.New() }, storetest.PropertyParams{Checks: 700, InMemory: true})
 }

@@ -33,7 +33,8 @@ func (w *world) actions(rt *rapid.T) map[string]func(*rapid.T) {
 		}
 	}
 	add("start", 6, w.startOne)
-	add("go on", 9, w.goOn)
+	add("go on", 6, w.goOn)
+	add("race", 4, w.race)
 	if some("failures") {
 		add("fail", 2, w.failOne)
 		add("land late", 1, w.landOne)
@@ -90,6 +91,21 @@ func (w *world) let(rt *rapid.T, a *actor) {
 		if far == toAWrite && a.next.writes || strings.HasPrefix(a.next.name, name) {
 			return
 		}
+	}
+}
+
+// race lets two actors make their steps in a random order, as long as both
+// have any.
+func (w *world) race(rt *rapid.T) {
+	if len(w.actors) < 2 {
+		rt.Skip("too few are under way")
+	}
+	i := rapid.IntRange(0, len(w.actors)-2).Draw(rt, "one")
+	j := rapid.IntRange(i+1, len(w.actors)-1).Draw(rt, "other")
+	two := [2]*actor{w.actors[i], w.actors[j]}
+	turns := rapid.Uint64().Draw(rt, "turns of the other")
+	for turn := 0; turn < 64 && w.runs(two[0]) && w.runs(two[1]); turn++ {
+		w.resume(two[turns>>turn&1], made)
 	}
 }
 
