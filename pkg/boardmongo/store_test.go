@@ -118,3 +118,35 @@ func TestT1_DuplicateThatDoesNotStay(t *testing.T) {
 	require.Error(t, err, "the cursor must not pass the event")
 	require.Len(t, inserts, 1)
 }
+
+// An event that can't be decoded is set aside, and its tenant goes on (T5).
+func TestT5_UndecodableEventIsSetAside(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	store := testdb.Store(t)
+	_, err := store.HeadLift(ctx, "acme")
+	require.NoError(t, err)
+	_, err = store.SeqAllocate(ctx, "acme", 2, false)
+	require.NoError(t, err)
+	_, err = store.Database().Collection("board_events").InsertOne(ctx, bson.D{
+		{Key: "_id", Value: "acme/000000000001"},
+		{Key: "tenant_id", Value: "acme"},
+		{Key: "seq", Value: int64(1)},
+		{Key: "eid", Value: "board:x"},
+		{Key: "kind", Value: bson.D{{Key: "not", Value: "a text"}}},
+	})
+	require.NoError(t, err)
+	require.NoError(t, store.EventFillVoids(ctx, "acme", []int64{2}))
+	tail := &trigger.Tail{
+		Cards: store, Log: store, Heads: store, Config: store, Outbox: store, Lanes: store, Clock: store, Epochs: store,
+	}
+	_, err = tail.Drain(ctx, "acme")
+	require.NoError(t, err)
+	head, err := store.HeadGet(ctx, "acme")
+	require.NoError(t, err)
+	require.EqualValues(t, 2, head.Cursor)
+	row, err := store.EffectGet(ctx, "acme", trigger.PoisonID("acme/000000000001"))
+	require.NoError(t, err)
+	require.Equal(t, trigger.ReasonPoison, row.Reason)
+	require.Contains(t, row.Errors[0].Message, "undecodable")
+}

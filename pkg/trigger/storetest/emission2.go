@@ -359,3 +359,59 @@ func testBulkFaults(t *testing.T, b *bundle) {
 	require.Equal(t, "last", card.ColumnID)
 	contiguous(t, b)
 }
+
+// A move and a label at the same time: whichever comes second sees the first
+// one's change before it, so that "labelled and in Ready" comes true once.
+func testE1Both(t *testing.T, b *bundle) {
+	const rounds = 200
+	b.subscribe(t, "s1", "ship-it", func(s *trigger.Subscription) { s.If.Columns = []string{"ready"} })
+	var ids []string
+	for i := range rounds {
+		ids = append(ids, fmt.Sprintf("c%03d", i))
+	}
+	_, err := b.board.ChangeMany(t.Context(), tenant, ids, func(*tracker.Card, time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
+		return &tracker.Card{Title: "t", BoardID: "b1", ColumnID: "open"}, &tracker.BoardEvent{Kind: tracker.KindCreated, Actor: human}, nil
+	})
+	require.NoError(t, err)
+	for _, id := range ids {
+		var both sync.WaitGroup
+		for _, f := range []tracker.Changer{moveTo("ready"), addLabel("ship-it")} {
+			both.Go(func() {
+				if _, err := b.board.Change(t.Context(), tenant, id, f); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		both.Wait()
+	}
+	for chunk := range slices.Chunk(ids, 100) {
+		_, err := b.relay.CardMany(t.Context(), tenant, chunk)
+		require.NoError(t, err)
+	}
+	b.drain(t)
+	fired := map[string]int{}
+	for _, row := range b.rows(t) {
+		fired[row.CardID]++
+	}
+	for _, id := range ids {
+		require.Equal(t, 1, fired[id], id)
+	}
+}
+
+func testE3Between(t *testing.T, b *bundle) {
+	b.create(t, "c1", "open")
+	once := sync.Once{}
+	b.setHook(func(op string) {
+		if op == "CardPendingRemove" {
+			once.Do(func() { b.change(t, "c1", retitle("meanwhile")) })
+		}
+	})
+	b.relayed(t, "c1")
+	b.setHook(nil)
+	card, err := b.real.CardGet(t.Context(), tenant, "c1")
+	require.NoError(t, err)
+	require.Len(t, card.Pending, 1, "what came in between stays pending")
+	require.False(t, card.PendingAt.IsZero(), "and marked")
+	b.relayed(t, "c1")
+	require.Equal(t, []string{"card.created c1", "card.edited c1"}, lines(b.events(t)))
+}

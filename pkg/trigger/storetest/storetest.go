@@ -27,6 +27,8 @@ func Run(t *testing.T, open func(t *testing.T) trigger.Store) {
 	for name, test := range map[string]func(*testing.T, *bundle){
 		"TestE1_WriteIsConditionalOnRevAndIncarnation": testE1Conditional,
 		"TestE1_ConcurrentChangesChain":                testE1Chain,
+		"TestE1_MoveAndLabelAtOnceFireOnce":            testE1Both,
+		"TestE3_ChangeBetweenARelaysReadAndItsCleanUp": testE3Between,
 		"TestE1_LostAnswerIsResolvedByReading":         testE1LostAnswer,
 		"TestE1_LateWriteIsNotMadeAgain":               testE1LateWrite,
 		"TestE1_LostAnswerOfADeletionThatIsBuried":     testE1Buried,
