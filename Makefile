@@ -30,7 +30,7 @@ test: testdb ## All tests: unit, both stores, end to end; with the race detector
 
 .PHONY: lint
 lint: bin/golangci-lint ## Lint, and hold the import direction
-	bin/golangci-lint run ./...
+	bin/golangci-lint run --allow-parallel-runners ./...
 
 .PHONY: fmt
 fmt: bin/golangci-lint ## Format
