@@ -126,11 +126,10 @@ func ownInstance(tb testing.TB) (*Breakable, error) {
 
 	// The instance outlives this process on its own: a guard, which reads its
 	// input until this process closes it or dies, stops and removes it.
-	guard := exec.Command("sh", "-c", `cat >/dev/null; "$0" down && rm -rf -- "$1"`, script, dir)
+	// Its output goes to a file, since a pipe would end with this process.
+	guard := exec.Command("sh", "-c", `cat >/dev/null; "$0" down >"$1.log" 2>&1 && rm -rf -- "$1" "$1.log"`, script, dir)
 	guard.Env = env
 	guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // no Ctrl-C
-	var guardLog strings.Builder
-	guard.Stdout, guard.Stderr = &guardLog, &guardLog
 	leave, err := guard.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -141,7 +140,7 @@ func ownInstance(tb testing.TB) (*Breakable, error) {
 	end := sync.OnceValue(func() error { return errors.Join(leave.Close(), guard.Wait()) })
 	tb.Cleanup(func() {
 		if err := end(); err != nil {
-			tb.Errorf("stop the test database in %s: %v\n%s", dir, err, guardLog.String())
+			tb.Errorf("stop the test database in %s: %v; see %s.log", dir, err, dir)
 		}
 	})
 
