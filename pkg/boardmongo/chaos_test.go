@@ -62,7 +62,7 @@ func TestTheDatabaseDiesUnderLoad(t *testing.T) {
 	})
 	t.Run("TestE1_E2_E3_T2_ConnectionsStall", func(t *testing.T) {
 		t.Parallel()
-		dieUnderLoad(t, testdb.Stalled(t), 0, down)
+		dieUnderLoad(t, testdb.Stalled(t), 0, down/2)
 	})
 }
 
