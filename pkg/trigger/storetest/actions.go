@@ -138,7 +138,7 @@ func (w *world) landOne(rt *rapid.T) {
 }
 
 func (w *world) pass(rt *rapid.T) {
-	d := rapid.SampledFrom([]time.Duration{4 * time.Second, 11 * time.Second, time.Minute}).Draw(rt, "how long")
+	d := rapid.SampledFrom([]time.Duration{5 * time.Second, 2 * time.Minute}).Draw(rt, "how long")
 	w.note("time", d.String()+" pass")
 	w.wait(d)
 }

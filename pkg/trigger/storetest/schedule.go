@@ -96,12 +96,18 @@ type schedule struct {
 	actors []*actor // under way, oldest first
 	late   []*lateWrite
 	wait   func(time.Duration)
+	tick   func() // waits for the time of the next step
 	count  int
 	trace  []string
 	panics string
 }
 
 const actorsMax = 6
+
+// tickEvery is how much time a step takes. It is longer than the random pause
+// that the engine makes before it tries again, so that steps begin at the same
+// times whenever a run is repeated.
+const tickEvery = 128 * time.Millisecond
 
 // start starts an actor; it stops before its first step.
 func (s *schedule) start(what string, replica int, run func(ctx context.Context, a *actor)) *actor {
@@ -138,10 +144,9 @@ func (s *schedule) await(a *actor) {
 
 func (s *schedule) runs(a *actor) bool { return slices.Contains(s.actors, a) }
 
-// resume lets an actor do its next step, or part of one. Each takes a
-// millisecond.
+// resume lets an actor do its next step, or part of one.
 func (s *schedule) resume(a *actor, v verdict) {
-	s.wait(time.Millisecond)
+	s.tick()
 	s.note(a.name, a.next.name+": "+v.String())
 	a.verdicts <- v
 	s.await(a)

@@ -120,12 +120,14 @@ func (s *stepped) CardWriteMany(ctx context.Context, tenantID string, ws []track
 }
 
 func (s *stepped) CardPendingRemove(ctx context.Context, tenantID string, eidsByCard map[string][]string) error {
+	name := []string{"CardPendingRemove"}
 	var parts []func() error
 	for _, id := range slices.Sorted(maps.Keys(eidsByCard)) {
+		name = append(name, s.ledger.names(eidsByCard[id]))
 		one := map[string][]string{id: slices.Clone(eidsByCard[id])}
 		parts = append(parts, func() error { return s.Store.CardPendingRemove(s.ctx, tenantID, one) })
 	}
-	return s.writeParts(ctx, "CardPendingRemove "+s.ledger.names(slices.Concat(slices.Collect(maps.Values(eidsByCard))...)), false, parts...)
+	return s.writeParts(ctx, strings.Join(name, " "), false, parts...)
 }
 
 // CardsPending leaves out what other checks on the same store have left.
