@@ -201,7 +201,7 @@ func seedForIndexes(t *testing.T, store *boardmongo.Store, now time.Time) {
 		}
 		add("cards", keyed(card.TenantID+"/"+card.ID, card))
 	}
-	for i := range 20 {
+	for i := range 10 {
 		for j := range 50 {
 			id := fmt.Sprintf("s%02d", j)
 			add("trigger_subscriptions", keyed(tn(i)+"/"+id, trigger.Subscription{TenantID: tn(i), ID: id, Name: id, Revision: 1, Enabled: j < 40}))
