@@ -155,7 +155,7 @@ func (c *effectsLsCmd) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	defer closeStore(store)
-	rows, err := store.EffectList(ctx, trigger.EffectListParams{TenantID: c.Tenant, State: state, AfterID: c.After, Limit: c.Limit})
+	rows, err := store.EffectList(ctx, trigger.EffectListParams{TenantID: c.Tenant, EffectFilter: trigger.EffectFilter{State: state}, AfterID: c.After, Limit: c.Limit})
 	if err != nil {
 		return err
 	}

@@ -512,7 +512,7 @@ func TestReplicasKilledAtAnyTime(t *testing.T) {
 	eventually(t, "the log to be matched and all effects to be done", func() bool {
 		head, err := store.HeadGet(t.Context(), "acme")
 		require.NoError(t, err)
-		rows, err := store.EffectList(t.Context(), trigger.EffectListParams{TenantID: "acme", State: trigger.StateDone, Limit: 1000})
+		rows, err := store.EffectList(t.Context(), trigger.EffectListParams{TenantID: "acme", EffectFilter: trigger.EffectFilter{State: trigger.StateDone}, Limit: 1000})
 		require.NoError(t, err)
 		pending, err := store.CardsPending(t.Context(), store.Now().Add(time.Hour), 1)
 		require.NoError(t, err)
@@ -560,7 +560,7 @@ func TestCommandsOnADatabase(t *testing.T) {
 	status, _ := deliver(t, r.addr, hook, payloads(t)["issues.opened"], uuid.NewString())
 	require.Equal(t, http.StatusAccepted, status)
 	eventually(t, "two effects", func() bool {
-		rows, err := store.EffectList(t.Context(), trigger.EffectListParams{TenantID: "acme", State: trigger.StateDone, Limit: 10})
+		rows, err := store.EffectList(t.Context(), trigger.EffectListParams{TenantID: "acme", EffectFilter: trigger.EffectFilter{State: trigger.StateDone}, Limit: 10})
 		require.NoError(t, err)
 		return len(rows) == 2
 	})

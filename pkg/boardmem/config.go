@@ -182,6 +182,27 @@ func (s *Store) SubscriptionRefs(_ context.Context, tenantID string) ([]trigger.
 	return out, nil
 }
 
+// ProjectionGet implements trigger.Config.
+func (s *Store) ProjectionGet(_ context.Context, tenantID, id string) (*trigger.Projection, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.projections.get(tenantID, id)
+}
+
+// ProjectionList implements trigger.Config.
+func (s *Store) ProjectionList(_ context.Context, tenantID string) ([]trigger.Projection, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.projections.list(tenantID), nil
+}
+
+// ProjectionSave implements trigger.Config.
+func (s *Store) ProjectionSave(_ context.Context, p *trigger.Projection) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.projections.save(p.TenantID, p.ID, p.Name, p.Revision, *p)
+}
+
 // SubscriptionSave implements trigger.Config.
 func (s *Store) SubscriptionSave(_ context.Context, sub *trigger.Subscription) error {
 	s.mu.Lock()

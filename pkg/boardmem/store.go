@@ -30,6 +30,9 @@ type Store struct {
 	bots          table[trigger.Bot]
 	hooks         table[trigger.Hook]
 	subscriptions table[trigger.Subscription]
+	projections   table[trigger.Projection]
+	pauses        map[key]trigger.Pause // by tenant and bot
+	bulks         map[key]*trigger.Bulk
 	deliveries    map[deliveryKey]time.Time
 	tokens        map[string]*trigger.Token
 	replicas      map[string]time.Time

@@ -113,6 +113,21 @@ func (s *Store) HookSave(ctx context.Context, h *trigger.Hook) error {
 	return save(ctx, s, collHooks, docKey(h.TenantID, h.ID), h.Revision, *h)
 }
 
+// ProjectionGet implements trigger.Config.
+func (s *Store) ProjectionGet(ctx context.Context, tenantID, id string) (*trigger.Projection, error) {
+	return findOne[trigger.Projection](ctx, s, collProjections, byKey(tenantID, id))
+}
+
+// ProjectionList implements trigger.Config.
+func (s *Store) ProjectionList(ctx context.Context, tenantID string) ([]trigger.Projection, error) {
+	return listByName[trigger.Projection](ctx, s, collProjections, tenantID)
+}
+
+// ProjectionSave implements trigger.Config.
+func (s *Store) ProjectionSave(ctx context.Context, p *trigger.Projection) error {
+	return save(ctx, s, collProjections, docKey(p.TenantID, p.ID), p.Revision, *p)
+}
+
 // SubscriptionGet implements trigger.Config.
 func (s *Store) SubscriptionGet(ctx context.Context, tenantID, id string) (*trigger.Subscription, error) {
 	return findOne[trigger.Subscription](ctx, s, collSubscriptions, byKey(tenantID, id))

@@ -17,7 +17,13 @@ import (
 
 // knownKinds matches the kinds that this version may claim; an absent kind
 // means launch (R1, R2).
-var knownKinds = bson.D{{Key: "$in", Value: bson.A{trigger.KindLaunch, "", nil}}}
+var knownKinds = func() bson.D {
+	kinds := bson.A{nil}
+	for _, k := range trigger.KnownKinds() {
+		kinds = append(kinds, k)
+	}
+	return bson.D{{Key: "$in", Value: kinds}}
+}()
 
 func in[T any](list []T) bson.D { return bson.D{{Key: "$in", Value: list}} }
 
@@ -92,7 +98,7 @@ func dueFilter(p trigger.ClaimParams, state trigger.State) bson.D {
 // candidates reads some due rows, in no order: the claim's own filter decides.
 func (s *Store) candidates(ctx context.Context, p trigger.ClaimParams, state trigger.State, limit int) ([]trigger.Effect, error) {
 	return findAll[trigger.Effect](ctx, s, collEffects, dueFilter(p, state),
-		options.Find().SetLimit(int64(limit)).SetProjection(asc("id", "attempts", "claim_id")))
+		options.Find().SetLimit(int64(limit)).SetProjection(asc("id", "attempts", "claim_id", "delivery_started_at")))
 }
 
 func claimUpdate(p trigger.ClaimParams) bson.D {
@@ -148,7 +154,14 @@ func (s *Store) EffectReclaim(ctx context.Context, p trigger.ClaimParams) (*trig
 	}
 	row := found[0]
 	update := claimUpdate(p)
-	if row.Attempts >= trigger.AttemptsMax {
+	started := bson.E{Key: "delivery_started_at", Value: bson.D{{Key: "$exists", Value: !row.DeliveryStartedAt.IsZero()}}}
+	if !row.DeliveryStartedAt.IsZero() {
+		p.ClaimID = row.ClaimID // which keeps it, for a late answer (W8)
+		update = bson.D{{Key: "$set", Value: bson.D{
+			{Key: "state", Value: trigger.StateReconcile},
+			{Key: "updated_at", Value: p.Now},
+		}}}
+	} else if row.Attempts >= trigger.AttemptsMax {
 		update = bson.D{{Key: "$set", Value: bson.D{
 			{Key: "state", Value: trigger.StateFailed},
 			{Key: "reason", Value: trigger.ReasonLeaseExhausted},
@@ -157,14 +170,14 @@ func (s *Store) EffectReclaim(ctx context.Context, p trigger.ClaimParams) (*trig
 		}}}
 	}
 	_, err = s.updateOne(ctx, collEffects, append(bson.D{
-		{Key: "_id", Value: row.ID}, {Key: "claim_id", Value: row.ClaimID}, {Key: "attempts", Value: row.Attempts},
+		{Key: "_id", Value: row.ID}, {Key: "claim_id", Value: row.ClaimID}, {Key: "attempts", Value: row.Attempts}, started,
 	}, dueFilter(p, trigger.StateClaimed)...), update)
 	rows, rerr := s.claimedBy(ctx, p, []string{row.ID})
 	if rerr != nil {
 		return nil, errors.Join(err, rerr)
 	}
-	if len(rows) == 0 {
-		return nil, err
+	if len(rows) == 0 || (!row.DeliveryStartedAt.IsZero() && rows[0].State != trigger.StateReconcile) {
+		return nil, err // it was settled, or another replica was there
 	}
 	return &rows[0], nil
 }
@@ -177,6 +190,21 @@ func fenceFilter(f trigger.Fence) bson.D {
 		{Key: "claim_id", Value: f.ClaimID},
 		{Key: "state", Value: trigger.StateClaimed},
 	}
+}
+
+// settleFilter names the row only while the settle may still reach it: while
+// the claim is held, and for a definite answer also when the row went to
+// reconcile under it meanwhile (W8). A hand-back takes no row whose delivery
+// was started (W10).
+func settleFilter(st trigger.Settle) bson.D {
+	f := fenceFilter(st.Fence)
+	if st.Definite() {
+		f[len(f)-1].Value = in([]trigger.State{trigger.StateClaimed, trigger.StateReconcile})
+	}
+	if st.HandBack {
+		f = append(f, bson.E{Key: "delivery_started_at", Value: bson.D{{Key: "$exists", Value: false}}})
+	}
+	return f
 }
 
 func settleUpdate(st trigger.Settle) bson.D {
@@ -204,6 +232,9 @@ func settleUpdate(st trigger.Settle) bson.D {
 			{Key: "$each", Value: bson.A{st.Error}}, {Key: "$slice", Value: -trigger.ErrorsKept},
 		}}}})
 	}
+	if st.Definite() {
+		update = append(update, bson.E{Key: "$unset", Value: bson.D{{Key: "delivery_started_at", Value: ""}}})
+	}
 	return append(update, bson.E{Key: "$set", Value: set})
 }
 
@@ -215,36 +246,41 @@ func (s *Store) EffectSettleMany(ctx context.Context, settles []trigger.Settle) 
 	models := make([]mongo.WriteModel, len(settles))
 	ids := make([]string, len(settles))
 	for i, st := range settles {
-		models[i] = mongo.NewUpdateOneModel().SetFilter(fenceFilter(st.Fence)).SetUpdate(settleUpdate(st))
+		models[i] = mongo.NewUpdateOneModel().SetFilter(settleFilter(st)).SetUpdate(settleUpdate(st))
 		ids[i] = st.EffectID
 	}
 	octx, cancel := s.op(ctx)
 	defer cancel()
-	res, err := s.db.Collection(collEffects).BulkWrite(octx, models, options.BulkWrite().SetOrdered(false))
-	if err != nil {
-		return nil, fmt.Errorf("settle %d rows: %w", len(settles), err)
-	}
+	res, werr := s.db.Collection(collEffects).BulkWrite(octx, models, options.BulkWrite().SetOrdered(false))
 	stands := make([]bool, len(settles))
-	if res.MatchedCount == int64(len(settles)) {
+	if werr == nil && res.MatchedCount == int64(len(settles)) {
 		for i := range stands {
 			stands[i] = true
 		}
 		return stands, nil
 	}
-	// Some rows were not held: a claim id that is still the row's, in another
-	// state, is a settle that had been applied before.
+	// Some rows were not held, or the answer was lost: what the rows say
+	// decides. A claim id that is still the row's, in another state, is a
+	// settle that was applied, now or before.
 	rows, err := findAll[trigger.Effect](ctx, s, collEffects, bson.D{{Key: "_id", Value: in(ids)}},
 		options.Find().SetProjection(asc("id", "tenant_id", "claim_id", "state")))
 	if err != nil {
-		return nil, fmt.Errorf("settle %d rows: read back: %w", len(settles), err)
+		return nil, fmt.Errorf("settle %d rows: read back: %w", len(settles), errors.Join(werr, err))
 	}
 	byID := make(map[string]trigger.Effect, len(rows))
 	for _, row := range rows {
 		byID[row.ID] = row
 	}
+	all := true
 	for i, st := range settles {
 		row := byID[st.EffectID]
-		stands[i] = row.ClaimID == st.ClaimID && row.TenantID == st.TenantID && row.State != trigger.StateClaimed
+		stands[i] = row.ClaimID == st.ClaimID && row.TenantID == st.TenantID && row.State != trigger.StateClaimed &&
+			(row.State != trigger.StateReconcile || !st.Definite())
+		all = all && stands[i]
+	}
+	if werr != nil && !all {
+		// What does not stand may still be on its way.
+		return nil, fmt.Errorf("settle %d rows: %w", len(settles), werr)
 	}
 	return stands, nil
 }
@@ -271,6 +307,16 @@ func (s *Store) EffectPlan(ctx context.Context, f trigger.Fence, plan trigger.La
 // EffectMarkConsumed implements trigger.EffectOutbox (W7).
 func (s *Store) EffectMarkConsumed(ctx context.Context, f trigger.Fence) error {
 	return s.fenced(ctx, f, bson.D{{Key: "consume_marked", Value: true}})
+}
+
+// EffectStart implements trigger.EffectOutbox (W8).
+func (s *Store) EffectStart(ctx context.Context, f trigger.Fence, at time.Time, rendered string) error {
+	return s.fenced(ctx, f, bson.D{{Key: "delivery_started_at", Value: at}, {Key: "rendered", Value: rendered}})
+}
+
+// EffectTouch implements trigger.EffectOutbox.
+func (s *Store) EffectTouch(ctx context.Context, f trigger.Fence, at time.Time) error {
+	return s.fenced(ctx, f, bson.D{{Key: "updated_at", Value: at}})
 }
 
 // EffectGet implements trigger.EffectOutbox.
@@ -303,14 +349,35 @@ func (s *Store) EffectList(ctx context.Context, p trigger.EffectListParams) ([]t
 		{Key: "_id", Value: bson.D{{Key: "$gt", Value: cmp.Or(p.AfterID, prefix)}, {Key: "$lt", Value: prefixEnd(prefix)}}},
 		{Key: "tenant_id", Value: p.TenantID},
 	}
-	if p.State != "" {
-		filter = append(filter, bson.E{Key: "state", Value: p.State})
-	}
+	filter = append(filter, filterBy(p.EffectFilter)...)
 	rows, err := findAll[trigger.Effect](ctx, s, collEffects, filter, withoutBodies().SetSort(asc("_id")).SetLimit(int64(p.Limit)))
 	if err != nil {
 		return nil, fmt.Errorf("list effects of %s: %w", p.TenantID, err)
 	}
 	return rows, nil
+}
+
+// filterBy is the filter, without the tenant.
+func filterBy(f trigger.EffectFilter) bson.D {
+	var d bson.D
+	for _, c := range []struct{ key, value string }{
+		{"state", string(f.State)}, {"subscription_id", f.SubscriptionID}, {"bot_id", f.BotID}, {"reason", string(f.Reason)},
+	} {
+		if c.value != "" {
+			d = append(d, bson.E{Key: c.key, Value: c.value})
+		}
+	}
+	var updated bson.D
+	if !f.UpdatedBefore.IsZero() {
+		updated = append(updated, bson.E{Key: "$lt", Value: f.UpdatedBefore})
+	}
+	if !f.UpdatedFrom.IsZero() {
+		updated = append(updated, bson.E{Key: "$gte", Value: f.UpdatedFrom})
+	}
+	if updated != nil {
+		d = append(d, bson.E{Key: "updated_at", Value: updated})
+	}
+	return d
 }
 
 // EffectNextDue implements trigger.EffectOutbox.

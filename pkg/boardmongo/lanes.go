@@ -75,3 +75,56 @@ func (s *Store) LaneReschedule(ctx context.Context, lane trigger.Lane, due time.
 		{Key: "_id", Value: docKey(lane.TenantID, lane.Lane)}, {Key: "version", Value: lane.Version},
 	}, update)
 }
+
+// LanesLate implements trigger.Lanes.
+func (s *Store) LanesLate(ctx context.Context) ([]trigger.LaneMark, error) {
+	octx, cancel := s.op(ctx)
+	defer cancel()
+	cur, err := s.db.Collection(collEffects).Aggregate(octx, mongo.Pipeline{
+		{{Key: "$match", Value: bson.D{
+			{Key: "state", Value: in([]trigger.State{trigger.StatePending, trigger.StateClaimed})},
+			{Key: "kind", Value: knownKinds},
+		}}},
+		{{Key: "$group", Value: bson.D{
+			{Key: "_id", Value: bson.D{{Key: "tenant_id", Value: "$tenant_id"}, {Key: "lane", Value: "$lane"}}},
+			{Key: "due", Value: bson.D{{Key: "$min", Value: "$not_before"}}},
+		}}},
+	}, options.Aggregate().SetBatchSize(findBatch))
+	if err != nil {
+		return nil, fmt.Errorf("lanes with live rows: %w", err)
+	}
+	var groups []struct {
+		ID struct {
+			TenantID string `bson:"tenant_id"`
+			Lane     string `bson:"lane"`
+		} `bson:"_id"`
+		Due time.Time `bson:"due"`
+	}
+	if err := cur.All(octx, &groups); err != nil {
+		return nil, fmt.Errorf("lanes with live rows: %w", err)
+	}
+	var late []trigger.LaneMark
+	for chunk := range slices.Chunk(groups, lanesPerRead) {
+		keys := make([]string, len(chunk))
+		for i, g := range chunk {
+			keys[i] = docKey(g.ID.TenantID, g.ID.Lane)
+		}
+		lanes, err := findAll[trigger.Lane](ctx, s, collLanes, bson.D{{Key: "_id", Value: in(keys)}})
+		if err != nil {
+			return nil, fmt.Errorf("lanes with live rows: %w", err)
+		}
+		due := make(map[string]time.Time, len(lanes))
+		for _, l := range lanes {
+			due[docKey(l.TenantID, l.Lane)] = l.DueAt
+		}
+		for i, g := range chunk {
+			if at := due[keys[i]]; at.IsZero() || at.After(g.Due) {
+				late = append(late, trigger.LaneMark{TenantID: g.ID.TenantID, Lane: g.ID.Lane, Due: g.Due.UTC()})
+			}
+		}
+	}
+	return late, nil
+}
+
+// lanesPerRead is how many lanes are looked up by one command.
+const lanesPerRead = 1000

@@ -36,15 +36,17 @@ func (s *Store) EventRemoveMany(ctx context.Context, tenantID string, seqs []int
 	return nil
 }
 
+var overStates = []trigger.State{trigger.StateDone, trigger.StateDiscarded}
+
 // EffectsSettledBefore implements trigger.Retention.
 func (s *Store) EffectsSettledBefore(ctx context.Context, tenantID string, before time.Time, afterID string, limit int) ([]trigger.EffectSeq, error) {
 	rows, err := findAll[trigger.EffectSeq](ctx, s, collEffects, bson.D{
 		{Key: "tenant_id", Value: tenantID},
-		{Key: "state", Value: trigger.StateDone},
+		{Key: "state", Value: in(overStates)},
 		{Key: "updated_at", Value: bson.D{{Key: "$lt", Value: before}}},
 		{Key: "_id", Value: bson.D{{Key: "$gt", Value: afterID}}},
 		{Key: "expire_at", Value: bson.D{{Key: "$exists", Value: false}}},
-	}, options.Find().SetSort(asc("_id")).SetLimit(int64(limit)).SetProjection(asc("id", "event_seq")))
+	}, options.Find().SetSort(asc("_id")).SetLimit(int64(limit)).SetProjection(asc("id", "event_seq", "card_id", "consume_marked")))
 	if err != nil {
 		return nil, fmt.Errorf("done rows of %s: %w", tenantID, err)
 	}
@@ -57,7 +59,7 @@ func (s *Store) EffectExpireMany(ctx context.Context, tenantID string, ids []str
 	ctx, cancel := s.op(ctx)
 	defer cancel()
 	_, err := s.db.Collection(collEffects).UpdateMany(ctx, bson.D{
-		{Key: "_id", Value: in(ids)}, {Key: "tenant_id", Value: tenantID}, {Key: "state", Value: trigger.StateDone},
+		{Key: "_id", Value: in(ids)}, {Key: "tenant_id", Value: tenantID}, {Key: "state", Value: in(overStates)},
 	}, bson.D{{Key: "$set", Value: bson.D{{Key: "expire_at", Value: s.Now()}}}})
 	if err != nil {
 		return fmt.Errorf("expire %d rows of %s: %w", len(ids), tenantID, err)

@@ -25,6 +25,9 @@ const (
 	collSubscriptions = "trigger_subscriptions"
 	collBots          = "bots"
 	collHooks         = "hooks"
+	collProjections   = "projections"
+	collPauses        = "pauses"
+	collBulks         = "bulk_decisions"
 	collDeliveries    = "hook_deliveries"
 	collTokens        = "api_tokens"
 	collReplicas      = "replicas"
@@ -33,7 +36,7 @@ const (
 
 // schemaVersion grows with every change of the indexes below. Changes only
 // add: an older replica never undoes a newer one's.
-const schemaVersion = 2
+const schemaVersion = 3
 
 // index is one index of the schema.
 type index struct {
@@ -70,6 +73,9 @@ func indexes() []index {
 		{coll: collHooks, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
 		{coll: collSubscriptions, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
 		{coll: collSubscriptions, name: "tenant_enabled", keys: asc("tenant_id", "enabled", "id", "revision")},
+		{coll: collProjections, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
+		{coll: collBulks, name: "created_at_ttl", keys: asc("created_at"), ttl: trigger.BulkKept},
+		{coll: collCards, name: "tenant_bot", keys: asc("tenant_id", "bot_id"), partial: bson.D{{Key: "bot_id", Value: exists}}},
 		{coll: collCards, name: "pending_at", keys: asc("pending_at"), partial: bson.D{{Key: "pending_at", Value: exists}}},
 		{coll: collEvents, name: "tenant_seq", keys: asc("tenant_id", "seq"), unique: true},
 		{coll: collEvents, name: "tenant_eid", keys: asc("tenant_id", "eid"), unique: true},
@@ -80,6 +86,7 @@ func indexes() []index {
 			partial: bson.D{{Key: "state", Value: bson.D{{Key: "$in", Value: bson.A{trigger.StatePending, trigger.StateClaimed}}}}},
 		},
 		{coll: collEffects, name: "tenant_state_updated", keys: asc("tenant_id", "state", "updated_at")},
+		{coll: collEffects, name: "held", keys: asc("tenant_id", "subscription_id"), partial: bson.D{{Key: "state", Value: trigger.StateHeld}}},
 		{coll: collEffects, name: "expire_at_ttl", keys: asc("expire_at"), ttlNow: true, partial: bson.D{{Key: "expire_at", Value: exists}}},
 		{coll: collDeliveries, name: "at_ttl", keys: asc("at"), ttl: trigger.DeliveriesKept},
 		{coll: collTokens, name: "hash", keys: asc("hash"), unique: true},

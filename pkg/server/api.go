@@ -171,7 +171,7 @@ func (s *Server) register(api huma.API) {
 			return nil, s.fail(err)
 		}
 		rows, err := s.p.Store.EffectList(ctx, trigger.EffectListParams{
-			TenantID: in.Tenant, State: trigger.State(in.State), AfterID: after, Limit: in.Limit + 1,
+			TenantID: in.Tenant, EffectFilter: trigger.EffectFilter{State: trigger.State(in.State)}, AfterID: after, Limit: in.Limit + 1,
 		})
 		if err != nil {
 			return nil, s.fail(err)

@@ -217,25 +217,21 @@ func (s *Server) Start(ctx context.Context) error {
 	return nil
 }
 
-// syncClock measures the store's clock again and again, where it has one of
-// its own (W11).
+// clockEvery is how often the store's clock is measured again.
+const clockEvery = 30 * time.Second
+
+// syncClock measures the store's clock again and again, and when its primary
+// changes, where it has one of its own (W11).
 func (s *Server) syncClock(ctx context.Context) {
-	store, ok := s.p.Store.(interface{ ClockSync(context.Context) error })
+	store, ok := s.p.Store.(interface {
+		ClockWatch(ctx context.Context, interval time.Duration, report func(error))
+	})
 	if !ok {
 		return
 	}
-	tick := time.NewTicker(30 * time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			if err := store.ClockSync(ctx); err != nil && ctx.Err() == nil {
-				s.log.Warn().Err(err).Msg("measure the database's clock")
-			}
-		}
-	}
+	store.ClockWatch(ctx, clockEvery, func(err error) {
+		s.log.Warn().Err(err).Msg("measure the database's clock")
+	})
 }
 
 // Addr returns the address that the replica listens on.

@@ -4,6 +4,7 @@
 package tracker
 
 import (
+	"maps"
 	"slices"
 	"time"
 )
@@ -48,6 +49,18 @@ type Card struct {
 
 	External *External `json:"external,omitempty"`
 	Stamps   Stamps    `json:"stamps"`
+	// BotID and BotArgs are the bot that the card was promoted to, for whoever
+	// dispatches from the board, and its arguments.
+	BotID   string            `json:"bot_id,omitempty"`
+	BotArgs map[string]string `json:"bot_args,omitempty"`
+	// PromotedBy is the effect that last promoted the card, PromotedSeq its
+	// event's seq: a repeated or an older promotion changes nothing.
+	PromotedBy  string `json:"promoted_by,omitempty"`
+	PromotedSeq int64  `json:"promoted_seq,omitempty"`
+	// MirrorOf is the card that this one mirrors on another board.
+	MirrorOf *Mirror `json:"mirror_of,omitempty"`
+	// ColumnBy says whose event brought the card into its column.
+	ColumnBy ColumnBy `json:"column_by,omitempty,omitzero"`
 	// Consumed holds the one-shot labels that effects spent, until their rows
 	// are closed (W7).
 	Consumed []Consumption `json:"consumed,omitempty"`
@@ -83,6 +96,20 @@ type Consumption struct {
 	EffectID string    `json:"effect_id"`
 	Labels   []string  `json:"labels,omitempty"`
 	At       time.Time `json:"at"`
+}
+
+// Mirror names the card that another one mirrors.
+type Mirror struct {
+	BoardID string `json:"board_id"`
+	CardID  string `json:"card_id"`
+}
+
+// ColumnBy is the event that brought a card into its column: its eid, whose
+// seq the log knows; for a projected one the seq of the event that it goes
+// back to.
+type ColumnBy struct {
+	EID string `json:"eid,omitempty"`
+	Seq int64  `json:"seq,omitempty"`
 }
 
 // Delivery is an inbound delivery that the card has absorbed.
@@ -193,6 +220,11 @@ func (c *Card) Clone() *Card {
 	}
 	out.Deliveries = slices.Clone(c.Deliveries)
 	out.Pending = slices.Clone(c.Pending)
+	out.BotArgs = maps.Clone(c.BotArgs)
+	if c.MirrorOf != nil {
+		of := *c.MirrorOf
+		out.MirrorOf = &of
+	}
 	if c.External != nil {
 		ext := *c.External
 		out.External = &ext

@@ -19,11 +19,14 @@ const (
 	KindAssigned   Kind = "card.assigned"
 	KindUnassigned Kind = "card.unassigned"
 	KindDeleted    Kind = "card.deleted"
+	// KindPromoted: a bot was stamped onto the card, which stayed in its
+	// column; one that was moved with it is a KindMoved.
+	KindPromoted Kind = "card.promoted"
 )
 
 // Kinds lists the kinds of board events that this version makes.
 func Kinds() []Kind {
-	return []Kind{KindCreated, KindMoved, KindLabeled, KindUnlabeled, KindEdited, KindAssigned, KindUnassigned, KindDeleted}
+	return []Kind{KindCreated, KindMoved, KindLabeled, KindUnlabeled, KindEdited, KindAssigned, KindUnassigned, KindDeleted, KindPromoted}
 }
 
 // ActorKind says what sort of actor caused an event.
@@ -100,6 +103,9 @@ type BoardEvent struct {
 	ToColumn   string   `json:"to_column,omitempty"`
 
 	Cause Cause `json:"cause,omitempty,omitzero"`
+	// ProjectedSeq, of a change that a projection made, is the seq of the
+	// event that it goes back to.
+	ProjectedSeq int64 `json:"projected_seq,omitempty"`
 }
 
 // NewBoardEID returns a fresh id for a board event.

@@ -49,6 +49,9 @@ type CardStore interface {
 	// CardPendingEIDs returns those of the events that are still pending on a
 	// card (R4).
 	CardPendingEIDs(ctx context.Context, tenantID string, eids []string) ([]string, error)
+	// CardListByBot returns up to limit cards that carry the bot, with ids
+	// after one, by id; no deleted ones.
+	CardListByBot(ctx context.Context, tenantID, botID, afterID string, limit int) ([]Card, error)
 	// CardBury removes a deleted card of this incarnation, if none of its
 	// events is pending and no effect needs its consumptions (E4, W7), and
 	// reports whether it is gone.

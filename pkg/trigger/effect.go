@@ -1,6 +1,7 @@
 package trigger
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -11,24 +12,48 @@ type EffectKind string
 const (
 	// KindLaunch launches a bot.
 	KindLaunch EffectKind = "launch"
+	// KindProjection mirrors a card's column onto another board.
+	KindProjection EffectKind = "projection"
 	// KindEvent is the row of a poison event (T5): it is failed from the
-	// start, and never claimed.
+	// start; a replay matches the event again.
 	KindEvent EffectKind = "event"
 )
 
-// Known reports whether this version may claim rows of the kind (R2).
-func (k EffectKind) Known() bool { return k == KindLaunch || k == "" }
+// KnownKinds are the kinds that this version may claim (R2); an absent kind
+// means launch (R1).
+func KnownKinds() []EffectKind { return []EffectKind{KindLaunch, "", KindProjection, KindEvent} }
 
-// State is where a row stands (docs/architecture.md).
+// Known reports whether this version may claim rows of the kind (R2).
+func (k EffectKind) Known() bool { return slices.Contains(KnownKinds(), k) }
+
+// State is where a row stands (docs/state-machine.md).
 type State string
 
-// The states that this version brings rows into.
+// The states of rows.
 const (
+	// StatePending rows wait to be claimed, from NotBefore on.
 	StatePending State = "pending"
+	// StateClaimed rows are being executed, until their lease ends.
 	StateClaimed State = "claimed"
 	StateDone    State = "done"
-	StateFailed  State = "failed"
+	// StateFailed rows wait for somebody to replay or discard them.
+	StateFailed State = "failed"
+	// StateReconcile rows were sent to a bot that can't be sent the same
+	// twice, and nobody knows what became of it: a person has to say (W8).
+	StateReconcile State = "reconcile"
+	// StateHeld rows wait for their subscription's pause to end.
+	StateHeld      State = "held"
+	StateDiscarded State = "discarded"
 )
+
+// States lists all states.
+func States() []State {
+	return []State{StatePending, StateClaimed, StateDone, StateFailed, StateReconcile, StateHeld, StateDiscarded}
+}
+
+// Over reports whether nothing more will come of the row unless somebody runs
+// it again: such rows may go in time (R4).
+func (s State) Over() bool { return s == StateDone || s == StateDiscarded }
 
 // Live reports whether a worker still has to do something about the row.
 func (s State) Live() bool { return s == StatePending || s == StateClaimed }
@@ -38,7 +63,13 @@ type Outcome string
 
 // The outcomes that this version gives.
 const (
-	OutcomeLaunched             Outcome = "launched"
+	OutcomeLaunched Outcome = "launched"
+	// OutcomePromoted: the card carries the bot now.
+	OutcomePromoted Outcome = "promoted"
+	// OutcomeProjected: the other board shows the card's column, or a later one.
+	OutcomeProjected Outcome = "projected"
+	// OutcomeMatched: a poison event that was replayed has the rows it owes.
+	OutcomeMatched              Outcome = "matched"
 	OutcomeOneShotSpent         Outcome = "one_shot_spent"
 	OutcomeSubscriptionGone     Outcome = "subscription_gone"
 	OutcomeSubscriptionDisabled Outcome = "subscription_disabled"
@@ -73,7 +104,8 @@ type Effect struct {
 	ID       string     `json:"id"`
 	TenantID string     `json:"tenant_id"`
 	Kind     EffectKind `json:"kind"`
-	// Lane is the queue that the row waits in: LaneBot(bot id).
+	// Lane is the queue that the row waits in: LaneBot, LaneProjection or
+	// LaneEvents.
 	Lane  string `json:"lane"`
 	State State  `json:"state"`
 	// NotBefore is when a live row is due, in database time: for a pending
@@ -81,11 +113,13 @@ type Effect struct {
 	// serves both, so that one command reads a lane's next due time.
 	NotBefore time.Time `json:"not_before"`
 
-	SubscriptionID       string      `json:"subscription_id"`
-	SubscriptionRevision int64       `json:"subscription_revision"`
-	BotID                string      `json:"bot_id"`
-	Replay               ReplayClass `json:"replay"`
-	Rank                 int         `json:"rank"`
+	SubscriptionID       string `json:"subscription_id"`
+	SubscriptionRevision int64  `json:"subscription_revision"`
+	BotID                string `json:"bot_id"`
+	// ProjectionID, of a row of KindProjection, in a subscription's stead.
+	ProjectionID string      `json:"projection_id,omitempty"`
+	Replay       ReplayClass `json:"replay"`
+	Rank         int         `json:"rank"`
 	// Consume are the one-shot labels that the effect spends (W7).
 	Consume []string `json:"consume,omitempty"`
 
@@ -113,11 +147,16 @@ type Effect struct {
 	// Rendered is the launch's body as first sent: every attempt sends the
 	// same bytes (W12).
 	Rendered string `json:"rendered,omitempty"`
+	// DeliveryStartedAt: a request to a bot that can't be sent the same twice
+	// may have been sent since, and no definite answer came yet (W8).
+	DeliveryStartedAt time.Time `json:"delivery_started_at,omitempty,omitzero"`
 
 	Outcome Outcome        `json:"outcome,omitempty"`
 	Reason  Reason         `json:"reason,omitempty"`
 	RunID   string         `json:"run_id,omitempty"`
 	Errors  []AttemptError `json:"errors,omitempty"`
+	// History tells what people did with the row, the latest HistoryKept.
+	History []HistoryEntry `json:"history,omitempty"`
 
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
@@ -130,8 +169,17 @@ type Effect struct {
 // are not in it: they are looked up when it launches.
 type LaunchPlan struct {
 	BotID string `json:"bot_id"`
-	// Body is the rendered request body.
-	Body string `json:"body"`
+	// Body is the rendered request body; empty if the plan is to promote.
+	Body string `json:"body,omitempty"`
+	// Promote, if set, is what the card is stamped with instead.
+	Promote *Promotion `json:"promote,omitempty"`
+}
+
+// Promotion stamps a bot onto a card, for whoever dispatches from the board.
+type Promotion struct {
+	Args map[string]string `json:"args,omitempty"`
+	// ToColumn is where the card moves; it stays if empty.
+	ToColumn string `json:"to_column,omitempty"`
 }
 
 // AttemptError is one failed attempt.
@@ -146,6 +194,9 @@ func EffectID(eventID, subscriptionID string) string { return eventID + "|" + su
 
 // PoisonID is the key of the row that a poison event leaves (R1).
 func PoisonID(eventID string) string { return eventID + "!" }
+
+// ProjectionEffectID is the key of what a projection owes for an event (R1).
+func ProjectionEffectID(eventID, projectionID string) string { return eventID + ">" + projectionID }
 
 // EffectEventID returns the event's part of a launch row's key.
 func EffectEventID(effectID string) string {
@@ -167,5 +218,16 @@ func (e *Effect) Fence() Fence {
 	return Fence{TenantID: e.TenantID, EffectID: e.ID, ClaimID: e.ClaimID}
 }
 
+// LaneEvents is the lane of a tenant's poison events that are replayed.
+const LaneEvents = "events"
+
+const (
+	laneBot        = "bot:"
+	laneProjection = "projection:"
+)
+
 // LaneBot is the lane of a bot's rows.
-func LaneBot(botID string) string { return "bot:" + botID }
+func LaneBot(botID string) string { return laneBot + botID }
+
+// LaneProjection is the lane of a projection's rows.
+func LaneProjection(projectionID string) string { return laneProjection + projectionID }

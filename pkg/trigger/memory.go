@@ -113,7 +113,9 @@ func (m *MemoryEffectOutbox) EffectReclaim(_ context.Context, p ClaimParams) (*E
 		return nil, nil
 	}
 	row := *expired[0]
-	if row.Attempts >= AttemptsMax {
+	if !row.DeliveryStartedAt.IsZero() {
+		row.State, row.UpdatedAt = StateReconcile, p.Now
+	} else if row.Attempts >= AttemptsMax {
 		row.State, row.Reason, row.ClaimID, row.UpdatedAt = StateFailed, ReasonLeaseExhausted, p.ClaimID, p.Now
 	} else {
 		row = claimed(row, p)
@@ -136,13 +138,20 @@ func (m *MemoryEffectOutbox) EffectSettleMany(_ context.Context, settles []Settl
 		if !ok || row.TenantID != s.TenantID || row.ClaimID != s.ClaimID {
 			continue
 		}
-		stands[i] = true
-		if row.State == StateClaimed {
+		switch {
+		case row.State == StateClaimed && s.HandBack && !row.DeliveryStartedAt.IsZero():
+		case row.State == StateClaimed, row.State == StateReconcile && s.Definite():
+			stands[i] = true
 			m.put(settled(*row, s))
+		default:
+			stands[i] = true // it was applied before
 		}
 	}
 	return stands, nil
 }
+
+// settlesTo are the states that a claim can end in.
+var settlesTo = []State{StateDone, StateFailed, StatePending, StateReconcile, StateHeld}
 
 // CheckSettles refuses settles that no store may carry out: one without a
 // whole credential, or to a state that a claim can't end in (W2).
@@ -151,7 +160,7 @@ func CheckSettles(settles []Settle) error {
 		if !s.Complete() {
 			return fmt.Errorf("settle %q: the credential is not whole", s.EffectID)
 		}
-		if s.To != StateDone && s.To != StateFailed && s.To != StatePending {
+		if !slices.Contains(settlesTo, s.To) {
 			return fmt.Errorf("settle %q: no claim ends in state %q", s.EffectID, s.To)
 		}
 	}
@@ -177,6 +186,9 @@ func settled(row Effect, s Settle) Effect {
 	}
 	if s.Rendered != "" {
 		row.Rendered = s.Rendered
+	}
+	if s.Definite() {
+		row.DeliveryStartedAt = time.Time{}
 	}
 	return row
 }
@@ -205,6 +217,35 @@ func (m *MemoryEffectOutbox) EffectMarkConsumed(_ context.Context, f Fence) erro
 	return m.fenced(f, func(row *Effect) { row.ConsumeMarked = true })
 }
 
+// EffectStart implements EffectOutbox (W8).
+func (m *MemoryEffectOutbox) EffectStart(_ context.Context, f Fence, at time.Time, rendered string) error {
+	return m.fenced(f, func(row *Effect) { row.DeliveryStartedAt, row.Rendered = at, rendered })
+}
+
+// EffectTouch implements EffectOutbox.
+func (m *MemoryEffectOutbox) EffectTouch(_ context.Context, f Fence, at time.Time) error {
+	return m.fenced(f, func(row *Effect) { row.UpdatedAt = at })
+}
+
+// EffectDecide implements EffectOutbox.
+func (m *MemoryEffectOutbox) EffectDecide(_ context.Context, d Decision) (*Effect, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	row, ok := m.rows[d.EffectID]
+	if !ok || row.TenantID != d.TenantID {
+		return nil, fmt.Errorf("effect %s: %w", d.EffectID, tracker.ErrNotFound)
+	}
+	if !row.Decided(d.ID) {
+		next, err := d.Apply(*row)
+		if err != nil {
+			return nil, err
+		}
+		m.put(next)
+	}
+	out := clone.Of(*m.rows[d.EffectID])
+	return &out, nil
+}
+
 // EffectGet implements EffectOutbox.
 func (m *MemoryEffectOutbox) EffectGet(_ context.Context, tenantID, effectID string) (*Effect, error) {
 	m.mu.Lock()
@@ -227,7 +268,7 @@ func (m *MemoryEffectOutbox) EffectListByEvent(_ context.Context, tenantID, even
 // EffectList implements EffectOutbox.
 func (m *MemoryEffectOutbox) EffectList(_ context.Context, p EffectListParams) ([]Effect, error) {
 	rows := m.list(func(row *Effect) bool {
-		return row.TenantID == p.TenantID && row.ID > p.AfterID && (p.State == "" || row.State == p.State)
+		return row.TenantID == p.TenantID && row.ID > p.AfterID && p.Accepts(row)
 	})
 	return rows[:min(len(rows), p.Limit)], nil
 }
@@ -245,6 +286,17 @@ func (m *MemoryEffectOutbox) list(want func(*Effect) bool) []Effect {
 	}
 	slices.SortFunc(out, func(a, b Effect) int { return cmp.Compare(a.ID, b.ID) })
 	return out
+}
+
+// EffectsHeld implements EffectOutbox.
+func (m *MemoryEffectOutbox) EffectsHeld(_ context.Context, limit int) ([]SubscriptionKey, error) {
+	var out []SubscriptionKey
+	for _, row := range m.list(func(row *Effect) bool { return row.State == StateHeld }) {
+		if k := (SubscriptionKey{row.TenantID, row.SubscriptionID}); !slices.Contains(out, k) && len(out) < limit {
+			out = append(out, k)
+		}
+	}
+	return out, nil
 }
 
 // EffectNextDue implements EffectOutbox.
@@ -277,9 +329,9 @@ func (m *MemoryEffectOutbox) EffectMaxSeq(tenantID string) int64 {
 func (m *MemoryEffectOutbox) EffectsSettledBefore(_ context.Context, tenantID string, before time.Time, afterID string, limit int) ([]EffectSeq, error) {
 	var out []EffectSeq
 	for _, row := range m.list(func(row *Effect) bool {
-		return row.TenantID == tenantID && row.State == StateDone && row.UpdatedAt.Before(before) && row.ID > afterID
+		return row.TenantID == tenantID && row.State.Over() && row.UpdatedAt.Before(before) && row.ID > afterID
 	}) {
-		out = append(out, EffectSeq{ID: row.ID, EventSeq: row.EventSeq})
+		out = append(out, EffectSeq{ID: row.ID, EventSeq: row.EventSeq, CardID: row.CardID, ConsumeMarked: row.ConsumeMarked})
 	}
 	return out[:min(len(out), limit)], nil
 }
@@ -289,7 +341,7 @@ func (m *MemoryEffectOutbox) EffectExpireMany(_ context.Context, tenantID string
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, id := range ids {
-		if row, ok := m.rows[id]; ok && row.TenantID == tenantID && row.State == StateDone {
+		if row, ok := m.rows[id]; ok && row.TenantID == tenantID && row.State.Over() {
 			delete(m.rows, id)
 		}
 	}
@@ -341,4 +393,23 @@ func (m *MemoryEffectOutbox) LaneReschedule(_ context.Context, lane Lane, due ti
 	}
 	have.DueAt = due.Truncate(time.Millisecond)
 	return true, nil
+}
+
+// LanesLate implements Lanes.
+func (m *MemoryEffectOutbox) LanesLate(context.Context) ([]LaneMark, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []LaneMark
+	for key, rows := range m.live {
+		var due time.Time
+		for _, row := range rows {
+			if due.IsZero() || row.NotBefore.Before(due) {
+				due = row.NotBefore
+			}
+		}
+		if lane := m.lanes[key]; lane == nil || lane.DueAt.IsZero() || lane.DueAt.After(due) {
+			out = append(out, LaneMark{TenantID: key.tenant, Lane: key.lane, Due: due})
+		}
+	}
+	return out, nil
 }

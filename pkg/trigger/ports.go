@@ -120,8 +120,8 @@ type ClaimParams struct {
 type Settle struct {
 	Fence
 	At time.Time
-	// To is the state that the row takes: done, failed, or pending to be
-	// tried again at NotBefore.
+	// To is the state that the row takes: done, failed, reconcile, held, or
+	// pending to be tried again at NotBefore.
 	To        State
 	Outcome   Outcome
 	Reason    Reason
@@ -132,16 +132,46 @@ type Settle struct {
 	// Rendered, when set, is kept on the row for the attempts to come (W12).
 	Rendered string
 	// HandBack returns a row that was not started: its attempt is taken back
-	// (W10).
+	// (W10). It reaches no row whose delivery was started.
 	HandBack bool
 }
 
-// EffectListParams asks for a page of a tenant's rows, newest id last.
+// Definite reports whether the settle tells what became of the attempt. It
+// then also settles a row that went to reconcile under the same claim
+// meanwhile (W8), and clears the mark of a started delivery.
+func (s *Settle) Definite() bool {
+	return !s.HandBack && (s.To == StateDone || s.To == StateFailed || s.To == StatePending)
+}
+
+// EffectFilter chooses rows of a tenant; an empty field accepts any.
+type EffectFilter struct {
+	State          State  `json:"state,omitempty"`
+	SubscriptionID string `json:"subscription_id,omitempty"`
+	BotID          string `json:"bot_id,omitempty"`
+	Reason         Reason `json:"reason,omitempty"`
+	// UpdatedBefore accepts rows last written before, UpdatedFrom those last
+	// written at or after.
+	UpdatedBefore time.Time `json:"updated_before,omitempty,omitzero"`
+	UpdatedFrom   time.Time `json:"updated_from,omitempty,omitzero"`
+}
+
+// Accepts reports whether the row meets the filter.
+func (f *EffectFilter) Accepts(row *Effect) bool {
+	return (f.State == "" || f.State == row.State) &&
+		(f.SubscriptionID == "" || f.SubscriptionID == row.SubscriptionID) &&
+		(f.BotID == "" || f.BotID == row.BotID) &&
+		(f.Reason == "" || f.Reason == row.Reason) &&
+		(f.UpdatedBefore.IsZero() || row.UpdatedAt.Before(f.UpdatedBefore)) &&
+		(f.UpdatedFrom.IsZero() || !row.UpdatedAt.Before(f.UpdatedFrom))
+}
+
+// EffectListParams asks for a page of a tenant's rows, newest id last. Ids
+// never change, so that pages see each row that stays as it is just once.
 type EffectListParams struct {
 	TenantID string
-	State    State // any if empty
-	AfterID  string
-	Limit    int
+	EffectFilter
+	AfterID string
+	Limit   int
 }
 
 // EffectOutbox keeps the rows.
@@ -155,8 +185,9 @@ type EffectOutbox interface {
 	// (W1). After an error it returns what the claim id's rows say.
 	EffectClaim(ctx context.Context, p ClaimParams) ([]Effect, error)
 	// EffectReclaim does the same for at most one claimed row whose lease ran
-	// out; a row out of attempts is parked failed instead, under the claim id,
-	// and returned in that state (W4).
+	// out. One whose delivery was started goes to reconcile instead, under the
+	// claim id that it has (W8); else one out of attempts is parked failed,
+	// under the new claim id (W4). Both are returned in that state.
 	EffectReclaim(ctx context.Context, p ClaimParams) (*Effect, error)
 	// EffectSettleMany settles each row whose claim is still held, and reports
 	// for each, in order, whether it stands: true also when the very same
@@ -167,6 +198,18 @@ type EffectOutbox interface {
 	EffectPlan(ctx context.Context, f Fence, plan LaunchPlan) error
 	// EffectMarkConsumed sets ConsumeMarked; ErrFenceLost (W7).
 	EffectMarkConsumed(ctx context.Context, f Fence) error
+	// EffectStart marks the row's delivery started, and keeps what is sent;
+	// ErrFenceLost (W8).
+	EffectStart(ctx context.Context, f Fence, at time.Time, rendered string) error
+	// EffectTouch makes sure, by a write to the row, that the claim is still
+	// held; ErrFenceLost.
+	EffectTouch(ctx context.Context, f Fence, at time.Time) error
+	// EffectDecide applies a person's decision to a row that is in a state
+	// which allows it, and returns the row. It returns tracker.ErrNotFound, or
+	// tracker.ErrConflict when the row is in another state or no longer as the
+	// decision says it was seen. The same decision again (by its id) is
+	// accepted and changes nothing.
+	EffectDecide(ctx context.Context, d Decision) (*Effect, error)
 	// EffectGet returns the row, or tracker.ErrNotFound.
 	EffectGet(ctx context.Context, tenantID, effectID string) (*Effect, error)
 	// EffectListByEvent returns the rows of one event, by id, without the
@@ -174,6 +217,9 @@ type EffectOutbox interface {
 	EffectListByEvent(ctx context.Context, tenantID, eventID string) ([]Effect, error)
 	// EffectList returns a page of rows, by id, without the bodies.
 	EffectList(ctx context.Context, p EffectListParams) ([]Effect, error)
+	// EffectsHeld returns the subscriptions that have held rows, of all
+	// tenants, up to limit.
+	EffectsHeld(ctx context.Context, limit int) ([]SubscriptionKey, error)
 	// EffectNextDue returns the earliest NotBefore of the lane's live rows of
 	// known kinds, read by one command; ok is false when there is none.
 	EffectNextDue(ctx context.Context, tenantID, lane string) (due time.Time, ok bool, err error)
@@ -207,6 +253,40 @@ type Lanes interface {
 	// is still the one that was read before its rows were; it reports whether
 	// it did.
 	LaneReschedule(ctx context.Context, lane Lane, due time.Time) (bool, error)
+	// LanesLate finds, from the live rows of known kinds themselves, lanes
+	// that are due later than their earliest row, or not at all, and returns
+	// the marks that they lack. Rows are the truth (docs/architecture.md).
+	LanesLate(ctx context.Context) ([]LaneMark, error)
+}
+
+// SubscriptionKey names a subscription of a tenant.
+type SubscriptionKey struct {
+	TenantID       string `json:"tenant_id"`
+	SubscriptionID string `json:"subscription_id"`
+}
+
+// Pauses keeps what is paused. A pause holds up claims; nothing is lost by it.
+type Pauses interface {
+	// PauseList returns all pauses.
+	PauseList(ctx context.Context) ([]Pause, error)
+	// PauseSet pauses; a pause of the same scope that is there stays as it is.
+	PauseSet(ctx context.Context, p Pause) error
+	// PauseClear ends the pause of the scope, and reports whether there was
+	// one.
+	PauseClear(ctx context.Context, tenantID, botID string) (bool, error)
+}
+
+// Bulks keeps bulk decisions: what they would touch, and how far they are.
+type Bulks interface {
+	BulkCreate(ctx context.Context, b *Bulk) error
+	// BulkGet returns the bulk decision, or tracker.ErrNotFound.
+	BulkGet(ctx context.Context, tenantID, id string) (*Bulk, error)
+	// BulkAdvance moves a bulk decision that was not stopped from one item to
+	// a later one and adds to its counts; it reports whether it did.
+	BulkAdvance(ctx context.Context, tenantID, id string, from, to, applied, refused int) (bool, error)
+	// BulkStop stops the bulk decision for good, or returns
+	// tracker.ErrNotFound.
+	BulkStop(ctx context.Context, tenantID, id string) error
 }
 
 // SubscriptionRef names one state of one subscription.
@@ -238,6 +318,10 @@ type Config interface {
 	// from an index.
 	SubscriptionRefs(ctx context.Context, tenantID string) ([]SubscriptionRef, error)
 	SubscriptionSave(ctx context.Context, s *Subscription) error
+	ProjectionGet(ctx context.Context, tenantID, id string) (*Projection, error)
+	// ProjectionList returns the tenant's projections, at most ProjectionsMax.
+	ProjectionList(ctx context.Context, tenantID string) ([]Projection, error)
+	ProjectionSave(ctx context.Context, p *Projection) error
 }
 
 // Deliveries remembers inbound deliveries by hook, for 30 days.
@@ -265,10 +349,10 @@ type Retention interface {
 	EventsRemovable(ctx context.Context, tenantID string, upTo int64, before time.Time, limit int) ([]EventRef, error)
 	// EventRemoveMany removes the events at the seqs.
 	EventRemoveMany(ctx context.Context, tenantID string, seqs []int64) error
-	// EffectsSettledBefore returns up to limit done rows last written before,
-	// and not yet told to go, with ids after one, by id.
+	// EffectsSettledBefore returns up to limit done or discarded rows last
+	// written before, and not yet told to go, with ids after one, by id.
 	EffectsSettledBefore(ctx context.Context, tenantID string, before time.Time, afterID string, limit int) ([]EffectSeq, error)
-	// EffectExpireMany lets done rows go, at once or soon.
+	// EffectExpireMany lets done and discarded rows go, at once or soon.
 	EffectExpireMany(ctx context.Context, tenantID string, ids []string) error
 }
 
@@ -282,6 +366,9 @@ type EventRef struct {
 type EffectSeq struct {
 	ID       string `json:"id"`
 	EventSeq int64  `json:"event_seq"`
+	CardID   string `json:"card_id"`
+	// ConsumeMarked: its card may still keep the row's consumption (W7).
+	ConsumeMarked bool `json:"consume_marked"`
 }
 
 // Replicas keeps the replicas' heartbeats. What they say is preference, never
@@ -302,6 +389,8 @@ type Store interface {
 	Heads
 	EffectOutbox
 	Lanes
+	Pauses
+	Bulks
 	Config
 	Deliveries
 	Tokens

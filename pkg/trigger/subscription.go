@@ -27,6 +27,18 @@ type Subscription struct {
 	If Conditions  `json:"if"`
 
 	BotID string `json:"bot_id"`
+	// Mode says what becomes of the bot: direct launches it, promote stamps
+	// it onto the card. Empty means direct.
+	Mode Mode `json:"mode,omitempty"`
+	// ToColumn, of a promoting subscription, is the column that the card moves
+	// to; empty: it stays where it is.
+	ToColumn string `json:"to_column,omitempty"`
+	// Paused: what it owes is held until somebody resumes it. Not disabled:
+	// events go on firing it.
+	Paused bool `json:"paused,omitempty"`
+	// PausedBy and PausedWhy say who paused it and why.
+	PausedBy  string `json:"paused_by,omitempty"`
+	PausedWhy string `json:"paused_why,omitempty"`
 	// Consume makes it one-shot: these labels are taken off the card, once
 	// for each effect (W7).
 	Consume []string `json:"consume,omitempty"`
@@ -39,6 +51,16 @@ type Subscription struct {
 	Requires  []string  `json:"requires,omitempty"`
 	UpdatedAt time.Time `json:"updated_at"`
 }
+
+// Mode says what a subscription does with its bot.
+type Mode string
+
+const (
+	// ModeDirect launches the bot.
+	ModeDirect Mode = "direct"
+	// ModePromote stamps the bot and its arguments onto the card.
+	ModePromote Mode = "promote"
+)
 
 // EventFilter says which events a subscription looks at. An empty field
 // accepts any.
@@ -96,6 +118,12 @@ func (s *Subscription) Validate() error {
 	}
 	if s.BotID == "" {
 		return tracker.Fieldf("bot", "is required")
+	}
+	if s.Mode != "" && s.Mode != ModeDirect && s.Mode != ModePromote {
+		return tracker.Fieldf("mode", "must be %s or %s", ModeDirect, ModePromote)
+	}
+	if s.ToColumn != "" && s.Mode != ModePromote {
+		return tracker.Fieldf("to_column", "only a subscription of mode %s moves the card", ModePromote)
 	}
 	if s.On.empty() && s.If.empty() {
 		return tracker.Fieldf("on, if", "at least one event filter or state condition is required: a subscription that matches everything is refused")

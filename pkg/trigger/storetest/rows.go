@@ -427,7 +427,7 @@ func testEffectList(t *testing.T, b *bundle) {
 	var got []string
 	after := ""
 	for {
-		page, err := b.real.EffectList(ctx, trigger.EffectListParams{TenantID: tenant, State: trigger.StatePending, AfterID: after, Limit: 7})
+		page, err := b.real.EffectList(ctx, trigger.EffectListParams{TenantID: tenant, EffectFilter: trigger.EffectFilter{State: trigger.StatePending}, AfterID: after, Limit: 7})
 		require.NoError(t, err)
 		if len(page) == 0 {
 			break
@@ -438,7 +438,7 @@ func testEffectList(t *testing.T, b *bundle) {
 		after = got[len(got)-1]
 	}
 	require.Equal(t, want, got)
-	none, err := b.real.EffectList(ctx, trigger.EffectListParams{TenantID: tenant, State: trigger.StateDone, Limit: 7})
+	none, err := b.real.EffectList(ctx, trigger.EffectListParams{TenantID: tenant, EffectFilter: trigger.EffectFilter{State: trigger.StateDone}, Limit: 7})
 	require.NoError(t, err)
 	require.Empty(t, none)
 	none, err = b.real.EffectList(ctx, trigger.EffectListParams{TenantID: "acm", Limit: 7})
