@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"strings"
 	"time"
@@ -105,25 +106,35 @@ func (h *HTTP) Close() { h.transport.CloseIdleConnections() }
 
 // Launch sends one request and judges its answer: 2xx is a success whatever
 // its body is; 3xx and 4xx but 408, 425 and 429 are permanent; all else, and
-// every failure of the way to the bot, can be tried again. All of these are a
-// *trigger.LaunchError. If ctx is already done, nothing is sent and ctx's
-// error is wrapped.
+// every failure of the way to the bot, can be tried again. Each error is a
+// *trigger.LaunchError. It is definite for a 4xx and a 503, and when nothing
+// of the request was written: it can't be rendered, ctx was already done (whose
+// error it then wraps), or no connection came about. What happens once there is
+// a connection is in doubt until one of those answers comes (W8).
 func (h *HTTP) Launch(ctx context.Context, r trigger.LaunchRequest) (trigger.Launched, error) {
 	if err := ctx.Err(); err != nil {
-		return trigger.Launched{}, fmt.Errorf("launch %s not sent: %w", r.Key, err)
+		return trigger.Launched{}, &trigger.LaunchError{
+			Message: fmt.Sprintf("launch %s not sent: %s", r.Key, err), Definite: true, Cause: err,
+		}
 	}
 	req, err := h.request(r)
 	if err != nil {
-		return trigger.Launched{}, &trigger.LaunchError{Message: err.Error(), Permanent: true}
+		return trigger.Launched{}, &trigger.LaunchError{Message: err.Error(), Permanent: true, Definite: true}
 	}
 	rctx, cancel := context.WithTimeout(ctx, h.timeout)
 	defer cancel()
+	// The types of net/http's errors don't tell a failed dial or handshake
+	// from a connection that broke later; this does. It is called by RoundTrip
+	// itself, before anything of the request is written.
+	connected := false
+	traced := httptrace.WithClientTrace(rctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }})
 	// Not an http.Client: it would follow redirects, and put the URL into
 	// its errors.
-	resp, err := h.transport.RoundTrip(req.WithContext(rctx))
+	resp, err := h.transport.RoundTrip(req.WithContext(traced))
 	if err != nil {
 		return trigger.Launched{}, &trigger.LaunchError{
-			Message: fmt.Sprintf("bot at %s: %s", req.URL.Host, h.failure(ctx, rctx, err)),
+			Message:  fmt.Sprintf("bot at %s: %s", req.URL.Host, h.failure(ctx, rctx, err)),
+			Definite: !connected,
 		}
 	}
 	defer func() { _ = resp.Body.Close() }()
@@ -191,22 +202,28 @@ func runID(body io.Reader) string {
 	return id
 }
 
-// refusal judges an answer that is no success (W5).
+// refusal judges an answer that is no success (W5). Of the 5xx only 503 says
+// that the request was not taken; a 502 or 504 is a gateway's, which may have
+// passed it on (W8).
 func (h *HTTP) refusal(host string, resp *http.Response) *trigger.LaunchError {
 	code := resp.StatusCode
-	// The reason phrase is the bot's; the text here is Go's.
-	message := strings.TrimSpace(fmt.Sprintf("bot at %s answered %d %s", host, code, http.StatusText(code)))
+	le := &trigger.LaunchError{
+		// The reason phrase is the bot's; the text here is Go's.
+		Message:  strings.TrimSpace(fmt.Sprintf("bot at %s answered %d %s", host, code, http.StatusText(code))),
+		Definite: code/100 == 4 || code == http.StatusServiceUnavailable,
+		Status:   code,
+	}
 	switch {
 	case code/100 == 3:
-		return &trigger.LaunchError{
-			Permanent: true,
-			Message:   message + ": redirects are not followed, give the bot the URL that it is at",
-		}
+		le.Permanent = true
+		le.Message += ": redirects are not followed, give the bot the URL that it is at"
 	case code/100 == 4 && code != http.StatusRequestTimeout && code != http.StatusTooEarly && code != http.StatusTooManyRequests:
-		return &trigger.LaunchError{Message: message, Permanent: true}
+		le.Permanent = true
+	default:
+		// Codes outside 100…599 count as 5xx (RFC 9110, section 15).
+		le.RetryAfter = h.retryAfter(resp.Header)
 	}
-	// Codes outside 100…599 count as 5xx (RFC 9110, section 15).
-	return &trigger.LaunchError{Message: message, RetryAfter: h.retryAfter(resp.Header)}
+	return le
 }
 
 // retryAfter reads Retry-After (RFC 9110, section 10.2.3); 0 if it is absent,

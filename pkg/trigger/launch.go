@@ -38,9 +38,20 @@ type LaunchError struct {
 	Permanent bool
 	// RetryAfter is how long the bot asked to be left alone; 0 if it didn't.
 	RetryAfter time.Duration
+	// Definite: the bot certainly did not take the launch, or certainly
+	// refused it; nothing of the request is in doubt (W8). Whether trying
+	// again can help is Permanent's to say.
+	Definite bool
+	// Status is the HTTP status that was answered; 0 if there was none.
+	Status int
+	// Cause, if set, is what errors.Is and errors.As see. It may hold what
+	// Message must not: log Message.
+	Cause error
 }
 
 func (e *LaunchError) Error() string { return e.Message }
+
+func (e *LaunchError) Unwrap() error { return e.Cause }
 
 // LaunchBody is the JSON body of a launch. Nothing in it depends on the
 // attempt: that travels in headers (W12).
