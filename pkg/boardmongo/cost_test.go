@@ -67,9 +67,9 @@ func TestT6_IdleCommandsDoNotGrowWithTenants(t *testing.T) {
 		},
 		{
 			"worker", trigger.PollDefault,
-			map[string]int{"find lanes": 1},
+			map[string]int{"find lanes": 1, "find pauses": 1},
 			func(s *boardmongo.Store) loop {
-				return &trigger.EffectWorker{Outbox: s, Lanes: s, Clock: s, Logger: testLog(t), Evaluator: &trigger.Evaluator{}, Name: "r1"}
+				return &trigger.EffectWorker{Outbox: s, Lanes: s, Pauses: s, Epochs: s, Clock: s, Logger: testLog(t), Evaluator: &trigger.Evaluator{}, Name: "r1"}
 			},
 		},
 		{
@@ -78,6 +78,13 @@ func TestT6_IdleCommandsDoNotGrowWithTenants(t *testing.T) {
 			func(s *boardmongo.Store) loop {
 				relay := &trigger.Relay{Cards: s, Log: s, Heads: s, Logger: testLog(t)}
 				return &trigger.Sweeper{Cards: s, Relay: relay, Clock: s, Logger: testLog(t)}
+			},
+		},
+		{
+			"lanes", trigger.LaneSweepDefault,
+			map[string]int{"aggregate trigger_effects": 2},
+			func(s *boardmongo.Store) loop {
+				return &trigger.LaneSweeper{Outbox: s, Lanes: s, Pauses: s, Config: s, Clock: s, Logger: testLog(t)}
 			},
 		},
 		{

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -202,34 +201,4 @@ func (s *Store) CardListByBot(ctx context.Context, tenantID, botID, afterID stri
 		return nil, fmt.Errorf("cards of bot %s of %s: %w", botID, tenantID, err)
 	}
 	return cards, nil
-}
-
-// epochSyncEvery is how often the clock's watch looks for a new primary.
-const epochSyncEvery = time.Second
-
-// ClockWatch measures the database's clock every interval, and within a second
-// when the primary changed (W11), until ctx ends. It calls report with each
-// error.
-func (s *Store) ClockWatch(ctx context.Context, interval time.Duration, report func(error)) {
-	tick := time.NewTicker(epochSyncEvery)
-	defer tick.Stop()
-	epoch, last := s.Epoch(), time.Now()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		now := s.Epoch()
-		if now == epoch && time.Since(last) < interval {
-			continue
-		}
-		if err := s.ClockSync(ctx); err != nil {
-			if ctx.Err() == nil {
-				report(err)
-			}
-			continue
-		}
-		epoch, last = now, time.Now()
-	}
 }

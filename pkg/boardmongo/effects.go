@@ -311,7 +311,9 @@ func (s *Store) EffectMarkConsumed(ctx context.Context, f trigger.Fence) error {
 
 // EffectStart implements trigger.EffectOutbox (W8).
 func (s *Store) EffectStart(ctx context.Context, f trigger.Fence, at time.Time, rendered string) error {
-	return s.fenced(ctx, f, bson.D{{Key: "delivery_started_at", Value: at}, {Key: "rendered", Value: rendered}})
+	return s.fenced(ctx, f, bson.D{
+		{Key: "delivery_started_at", Value: at}, {Key: "rendered", Value: rendered}, {Key: "replay", Value: trigger.ReplayUnsafe},
+	})
 }
 
 // EffectTouch implements trigger.EffectOutbox.

@@ -46,7 +46,7 @@ func (s *Store) EffectsSettledBefore(ctx context.Context, tenantID string, befor
 		{Key: "updated_at", Value: bson.D{{Key: "$lt", Value: before}}},
 		{Key: "_id", Value: bson.D{{Key: "$gt", Value: afterID}}},
 		{Key: "expire_at", Value: bson.D{{Key: "$exists", Value: false}}},
-	}, options.Find().SetSort(asc("_id")).SetLimit(int64(limit)).SetProjection(asc("id", "event_seq", "card_id", "consume_marked")))
+	}, options.Find().SetSort(asc("_id")).SetLimit(int64(limit)).SetProjection(asc("id", "event_seq", "card_id", "consume")))
 	if err != nil {
 		return nil, fmt.Errorf("done rows of %s: %w", tenantID, err)
 	}

@@ -115,6 +115,7 @@ type Server struct {
 	tail    *trigger.Tail
 	worker  *trigger.EffectWorker
 	sweeper *trigger.Sweeper
+	lanes   *trigger.LaneSweeper
 	janitor *trigger.Janitor
 	members *trigger.Membership
 	http    *http.Server
@@ -149,18 +150,24 @@ func New(p Params) (*Server, error) {
 		Cards: p.Store, Log: p.Store, Heads: p.Store, Config: p.Store, Outbox: p.Store, Lanes: p.Store, Clock: p.Store, Epochs: p.Store,
 		Logger: p.Logger, Batch: p.Timing.TailBatch, Poll: p.Timing.Poll, HoleWait: p.Timing.HoleWait, Prefers: s.members.Prefers,
 	}
+	evaluator := &trigger.Evaluator{
+		Board: s.board, Outbox: p.Store, Config: p.Store, Launcher: p.Launcher, Sealer: p.Sealer, Logger: p.Logger,
+	}
+	s.janitor.Release = evaluator.Release
+	s.lanes = &trigger.LaneSweeper{
+		Outbox: p.Store, Lanes: p.Store, Pauses: p.Store, Config: p.Store, Clock: p.Store, Logger: p.Logger, Prefers: s.members.Prefers,
+	}
 	s.worker = &trigger.EffectWorker{
-		Outbox: p.Store, Lanes: p.Store, Clock: p.Store, Logger: p.Logger,
-		Evaluator: &trigger.Evaluator{
-			Board: s.board, Outbox: p.Store, Config: p.Store, Launcher: p.Launcher, Sealer: p.Sealer, Logger: p.Logger,
-		},
-		Name: p.Name, Slots: p.Timing.Slots, Lease: p.Timing.Lease, AttemptDeadline: p.Timing.AttemptDeadline,
+		Outbox: p.Store, Lanes: p.Store, Pauses: p.Store, Clock: p.Store, Epochs: p.Store, Logger: p.Logger,
+		Evaluator: evaluator,
+		Name:      p.Name, Slots: p.Timing.Slots, Lease: p.Timing.Lease, AttemptDeadline: p.Timing.AttemptDeadline,
 		RetryBase: p.Timing.RetryBase, RetryCap: p.Timing.RetryCap, Poll: p.Timing.Poll,
 		Grace:        max(p.Timing.Grace, 1), // to the worker 0 is its default
 		StoreTimeout: p.Timing.StoreTimeout, Settled: p.Settled,
 	}
 	relay.Wake = s.tail.Wake
 	s.tail.WakeWorker = s.worker.Wake
+	s.lanes.WakeWorker = s.worker.Wake
 	requests, cut := context.WithCancel(context.Background())
 	s.cutRequests = cut
 	s.http = &http.Server{
@@ -208,7 +215,7 @@ func (s *Server) Start(ctx context.Context) error {
 	loops := context.WithoutCancel(ctx)
 	if err := errors.Join(
 		s.clock.Start(loops, s.syncClock), s.members.Start(loops), s.tail.Start(loops), s.worker.Start(loops),
-		s.sweeper.Start(loops), s.janitor.Start(loops),
+		s.sweeper.Start(loops), s.lanes.Start(loops), s.janitor.Start(loops),
 	); err != nil {
 		return err
 	}
@@ -217,21 +224,41 @@ func (s *Server) Start(ctx context.Context) error {
 	return nil
 }
 
-// clockEvery is how often the store's clock is measured again.
-const clockEvery = 30 * time.Second
+const (
+	// clockEvery is how often the store's clock is measured again.
+	clockEvery = 30 * time.Second
+	// epochEvery is how soon it is when the primary changed.
+	epochEvery = time.Second
+)
 
 // syncClock measures the store's clock again and again, and when its primary
 // changes, where it has one of its own (W11).
 func (s *Server) syncClock(ctx context.Context) {
-	store, ok := s.p.Store.(interface {
-		ClockWatch(ctx context.Context, interval time.Duration, report func(error))
-	})
+	store, ok := s.p.Store.(interface{ ClockSync(context.Context) error })
 	if !ok {
 		return
 	}
-	store.ClockWatch(ctx, clockEvery, func(err error) {
-		s.log.Warn().Err(err).Msg("measure the database's clock")
-	})
+	tick := time.NewTicker(epochEvery)
+	defer tick.Stop()
+	epoch, next := s.p.Store.Epoch(), time.Now().Add(clockEvery)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := s.p.Store.Epoch()
+		if now == epoch && time.Now().Before(next) {
+			continue
+		}
+		err := store.ClockSync(ctx)
+		next = time.Now().Add(clockEvery)
+		if err == nil {
+			epoch = now // else it is tried again at once
+		} else if ctx.Err() == nil {
+			s.log.Warn().Err(err).Msg("measure the database's clock")
+		}
+	}
 }
 
 // Addr returns the address that the replica listens on.
@@ -263,6 +290,7 @@ func (s *Server) Stop() {
 	}
 	s.serving.Stop()
 	s.janitor.Stop()
+	s.lanes.Stop()
 	s.sweeper.Stop()
 	s.tail.Stop()
 	s.members.Stop()

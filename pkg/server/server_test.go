@@ -228,7 +228,9 @@ func TestStopCutsAHangingRequestOff(t *testing.T) {
 	go func() {
 		resp, err := b.client.Do(req)
 		if err == nil {
-			_ = resp.Body.Close()
+			if _ = resp.Body.Close(); resp.StatusCode == http.StatusServiceUnavailable {
+				err = errors.New("the answer was faster than the cut")
+			}
 		}
 		failed <- err
 	}()
@@ -300,12 +302,39 @@ func TestTimingValidate(t *testing.T) {
 type clockedStore struct {
 	trigger.Store
 	syncs atomic.Int32
+	epoch atomic.Int64
 	err   error
 }
+
+func (c *clockedStore) Epoch() int64 { return c.epoch.Load() }
 
 func (c *clockedStore) ClockSync(context.Context) error {
 	c.syncs.Add(1)
 	return c.err
+}
+
+// TestW11_TheClockIsMeasuredWhenThePrimaryChanges: within a second.
+func TestW11_TheClockIsMeasuredWhenThePrimaryChanges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &clockedStore{}
+		b := build(t, func(b *bundle, p *Params) { store.Store, p.Store = b.mem, store })
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			b.server.syncClock(ctx)
+		}()
+		time.Sleep(10 * time.Second) // of the bubble's clock
+		require.Zero(t, store.syncs.Load())
+		store.epoch.Add(1)
+		time.Sleep(2 * time.Second)
+		require.EqualValues(t, 1, store.syncs.Load())
+		time.Sleep(10 * time.Second)
+		require.EqualValues(t, 1, store.syncs.Load())
+		cancel()
+		<-done
+	})
 }
 
 // TestW11_TheClockIsMeasuredAgain: as long as the replica runs, whatever comes

@@ -32,6 +32,11 @@ type Evaluation struct {
 	Uncounted bool
 	// Wait, when positive, returns the row without counting the attempt.
 	Wait time.Duration
+	// Held: the row's subscription is paused, the row waits for its end.
+	Held bool
+	// Reconcile: the row's delivery was started before, and nobody knows what
+	// became of it (W8).
+	Reconcile bool
 	// Rendered is the body that was sent, for later attempts (W12).
 	Rendered string
 }
@@ -43,6 +48,7 @@ type Evaluator struct {
 	Config interface {
 		SubscriptionGet(ctx context.Context, tenantID, id string) (*Subscription, error)
 		BotGet(ctx context.Context, tenantID, id string) (*Bot, error)
+		BoardGet(ctx context.Context, tenantID, id string) (*tracker.Board, error)
 	}
 	Launcher Launcher
 	Sealer   Sealer
@@ -73,51 +79,66 @@ func lookup(err error) error {
 }
 
 func (v *Evaluator) evaluate(ctx context.Context, row *Effect) Evaluation {
+	if !row.DeliveryStartedAt.IsZero() {
+		return Evaluation{Reconcile: true} // W6a, W8
+	}
 	if len(row.Consume) > 0 {
 		spent, err := v.spent(ctx, row)
 		if err != nil {
 			return Evaluation{Err: lookup(err)}
 		}
 		if spent {
-			return v.launchPlan(ctx, row)
+			return v.byPlan(ctx, row) // W6b
 		}
 	}
 	// The current subscription against the event's snapshot (W6c).
 	sub, err := v.Config.SubscriptionGet(ctx, row.TenantID, row.SubscriptionID)
 	switch {
 	case errors.Is(err, tracker.ErrNotFound):
-		return v.close(ctx, row, OutcomeSubscriptionGone)
+		return v.close(ctx, row, Evaluation{Outcome: OutcomeSubscriptionGone})
 	case err != nil:
 		return Evaluation{Err: lookup(err)}
+	case sub.TenantID != row.TenantID || row.Event.TenantID != row.TenantID:
+		return Evaluation{Err: permanent("the row, its event and its subscription are not of one tenant")}
 	case !sub.Enabled:
-		return v.close(ctx, row, OutcomeSubscriptionDisabled)
+		return v.close(ctx, row, Evaluation{Outcome: OutcomeSubscriptionDisabled})
 	case !sub.Matches(&row.Event):
-		return v.close(ctx, row, OutcomeNoLongerMatches)
+		return v.close(ctx, row, Evaluation{Outcome: OutcomeNoLongerMatches})
+	case sub.Paused:
+		return v.close(ctx, row, Evaluation{Held: true})
 	}
 	bot, err := v.Config.BotGet(ctx, row.TenantID, row.BotID)
 	if errors.Is(err, tracker.ErrNotFound) {
-		return v.close(ctx, row, OutcomeBotGone)
+		return v.close(ctx, row, Evaluation{Outcome: OutcomeBotGone})
 	}
 	if err != nil {
 		return Evaluation{Err: lookup(err)}
 	}
-	if len(row.Consume) > 0 {
+	switch {
+	case len(row.Consume) > 0:
 		return v.consume(ctx, row, sub, bot)
+	case sub.Mode == ModePromote:
+		return v.promote(ctx, row, bot, sub.promotion())
+	case row.Rendered != "":
+		return v.launch(ctx, row, bot, row.Rendered)
 	}
-	body := row.Rendered
-	if body == "" {
-		card, err := v.Board.CardGet(ctx, row.TenantID, row.CardID)
-		if errors.Is(err, tracker.ErrNotFound) {
-			return Evaluation{Outcome: OutcomeCardGone}
-		}
-		if err != nil {
-			return Evaluation{Err: lookup(err)}
-		}
-		if body, err = renderLaunch(row, sub, bot, card); err != nil {
-			return Evaluation{Err: err}
-		}
+	card, err := v.Board.CardGet(ctx, row.TenantID, row.CardID)
+	if errors.Is(err, tracker.ErrNotFound) {
+		return Evaluation{Outcome: OutcomeCardGone}
+	}
+	if err != nil {
+		return Evaluation{Err: lookup(err)}
+	}
+	body, err := renderLaunch(row, sub, bot, card)
+	if err != nil {
+		return Evaluation{Err: err}
 	}
 	return v.launch(ctx, row, bot, body)
+}
+
+// permanent is a failure that trying again can't help.
+func permanent(format string, args ...any) error {
+	return &LaunchError{Message: fmt.Sprintf(format, args...), Permanent: true, Definite: true}
 }
 
 // spent reports whether the row's label is spent for it: the mark on the row,
@@ -151,7 +172,7 @@ func (v *Evaluator) consume(ctx context.Context, row *Effect, sub *Subscription,
 	if wait, taken, err := v.betterTaker(ctx, row); err != nil || wait > 0 {
 		return Evaluation{Err: lookup(err), Wait: wait}
 	} else if taken {
-		return v.close(ctx, row, OutcomeOneShotSpent)
+		return v.close(ctx, row, Evaluation{Outcome: OutcomeOneShotSpent})
 	}
 	var outcome Outcome
 	changed, err := v.Board.Change(ctx, row.TenantID, row.CardID, func(card *tracker.Card, now time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
@@ -166,11 +187,10 @@ func (v *Evaluator) consume(ctx context.Context, row *Effect, sub *Subscription,
 			outcome = OutcomeOneShotSpent
 			return nil, nil, nil
 		}
-		body, err := renderLaunch(row, sub, bot, card)
+		plan, err := newPlan(row, sub, bot, card)
 		if err != nil {
 			return nil, nil, err
 		}
-		plan := LaunchPlan{BotID: bot.ID, Body: body}
 		if err := v.Outbox.EffectPlan(ctx, row.Fence(), plan); err != nil {
 			return nil, nil, err
 		}
@@ -182,20 +202,33 @@ func (v *Evaluator) consume(ctx context.Context, row *Effect, sub *Subscription,
 		return Evaluation{Err: lookup(err)}
 	}
 	if outcome != "" {
-		return v.close(ctx, row, outcome)
+		return v.close(ctx, row, Evaluation{Outcome: outcome})
 	}
 	if err := v.Outbox.EffectMarkConsumed(ctx, row.Fence()); err != nil {
 		return Evaluation{Err: lookup(err)}
 	}
 	row.ConsumeMarked = true
 	if changed.Event != nil {
-		// The event is durable on the card; the launch does not wait for it
-		// to reach the log.
-		if _, err := v.Board.Relay.Card(ctx, row.TenantID, row.CardID); err != nil {
-			v.Logger.Warn().Err(err).Str("effect", row.ID).Msg("worker: relay after consume")
-		}
+		v.relay(ctx, row, row.CardID)
 	}
-	return v.launchPlan(ctx, row)
+	return v.byPlan(ctx, row)
+}
+
+// relay relays a card's events. They are durable on the card: the row does not
+// wait for them to reach the log.
+func (v *Evaluator) relay(ctx context.Context, row *Effect, cardID string) {
+	if _, err := v.Board.Relay.Card(ctx, row.TenantID, cardID); err != nil {
+		v.Logger.Warn().Err(err).Str("effect", row.ID).Str("card", cardID).Msg("worker: relay after a change")
+	}
+}
+
+func newPlan(row *Effect, sub *Subscription, bot *Bot, card *tracker.Card) (LaunchPlan, error) {
+	if sub.Mode == ModePromote {
+		p := sub.promotion()
+		return LaunchPlan{BotID: bot.ID, Promote: &p}, nil
+	}
+	body, err := renderLaunch(row, sub, bot, card)
+	return LaunchPlan{BotID: bot.ID, Body: body}, err
 }
 
 // consumeFrom takes the row's labels off the card and returns the event of it;
@@ -261,13 +294,13 @@ func (v *Evaluator) betterTaker(ctx context.Context, row *Effect) (wait time.Dur
 	return wait, false, nil
 }
 
-// close ends a row that is not launched. A row that has a plan may have a
-// consume still on its way (an earlier attempt's, whose answer was lost): one
-// more write to the card makes that fail, and if it got there first, the label
-// is spent and the row launches after all (W7).
-func (v *Evaluator) close(ctx context.Context, row *Effect, outcome Outcome) Evaluation {
+// close ends a row that is not launched, or holds it. A row that has a plan may
+// have a consume still on its way (an earlier attempt's, whose answer was lost):
+// one more write to the card makes that fail, and if it got there first, the
+// label is spent and the row launches after all (W7).
+func (v *Evaluator) close(ctx context.Context, row *Effect, ev Evaluation) Evaluation {
 	if row.Plan == nil {
-		return Evaluation{Outcome: outcome}
+		return ev
 	}
 	spent := false
 	_, err := v.Board.change(ctx, row.TenantID, row.CardID, func(card *tracker.Card, _ time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
@@ -281,18 +314,18 @@ func (v *Evaluator) close(ctx context.Context, row *Effect, outcome Outcome) Eva
 		return Evaluation{Err: lookup(err)}
 	}
 	if !spent {
-		return Evaluation{Outcome: outcome}
+		return ev
 	}
 	if err := v.Outbox.EffectMarkConsumed(ctx, row.Fence()); err != nil {
 		return Evaluation{Err: lookup(err)}
 	}
 	row.ConsumeMarked = true
-	return v.launchPlan(ctx, row)
+	return v.byPlan(ctx, row)
 }
 
-// launchPlan launches a spent row by its plan, whatever the subscription and
-// the card have become (W6b, W7).
-func (v *Evaluator) launchPlan(ctx context.Context, row *Effect) Evaluation {
+// byPlan ends a spent row by its plan, whatever the subscription and the card
+// have become (W6b, W7).
+func (v *Evaluator) byPlan(ctx context.Context, row *Effect) Evaluation {
 	if row.Plan == nil {
 		return Evaluation{Err: fmt.Errorf("effect %s is spent and has no plan", row.ID)}
 	}
@@ -303,13 +336,31 @@ func (v *Evaluator) launchPlan(ctx context.Context, row *Effect) Evaluation {
 	if err != nil {
 		return Evaluation{Err: lookup(err)}
 	}
+	if row.Plan.Promote != nil {
+		return v.promote(ctx, row, bot, *row.Plan.Promote)
+	}
 	return v.launch(ctx, row, bot, row.Plan.Body)
 }
 
+// launch makes one request. For a bot that can't be sent the same twice the
+// row says so before (W8).
 func (v *Evaluator) launch(ctx context.Context, row *Effect, bot *Bot, body string) Evaluation {
 	secret, err := v.Sealer.Open(BotOwner(bot.TenantID, bot.ID), bot.Secret)
 	if err != nil {
 		return Evaluation{Err: lookup(fmt.Errorf("open the secret of bot %s: %w", bot.ID, err)), Rendered: body}
+	}
+	if row.Replay == ReplayUnsafe || bot.Replay == ReplayUnsafe {
+		row.Replay = ReplayUnsafe // from now on, whatever becomes of the bot
+		at := v.Board.Clock.Now()
+		row.DeliveryStartedAt = at
+		err := v.Outbox.EffectStart(ctx, row.Fence(), at, body)
+		switch {
+		case errors.Is(err, ErrFenceLost):
+			return Evaluation{Err: err}
+		case err != nil:
+			// The mark may be there: only a definite answer takes it off.
+			return Evaluation{Err: &LaunchError{Message: fmt.Sprintf("nothing was sent, the start could not be kept: %v", err), Definite: true}, Rendered: body}
+		}
 	}
 	got, err := v.Launcher.Launch(ctx, LaunchRequest{
 		Key: row.IdempotencyKey(), Attempt: row.Attempts, Generation: row.Generation,
@@ -321,19 +372,20 @@ func (v *Evaluator) launch(ctx context.Context, row *Effect, bot *Bot, body stri
 	return Evaluation{Outcome: OutcomeLaunched, RunID: got.RunID, Rendered: body}
 }
 
-// release takes the row's entry off its card's consumptions: called when the
-// row is done (W7), and buries a card that was deleted meanwhile. An entry
-// that stays behind is harmless.
-func (v *Evaluator) release(ctx context.Context, row *Effect) error {
-	changed, err := v.Board.change(ctx, row.TenantID, row.CardID, func(card *tracker.Card, _ time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
-		if card == nil || card.ConsumedBy(row.ID) == nil {
+// Release takes a row's entry off its card's consumptions: called when the row
+// is done or discarded (W7), and buries a card that was deleted meanwhile. An
+// entry that stays behind is harmless; the janitor takes it off before the row
+// goes.
+func (v *Evaluator) Release(ctx context.Context, tenantID, cardID, effectID string) error {
+	changed, err := v.Board.change(ctx, tenantID, cardID, func(card *tracker.Card, _ time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
+		if card == nil || card.ConsumedBy(effectID) == nil {
 			return nil, nil, nil
 		}
-		card.Consumed = slices.DeleteFunc(card.Consumed, func(c tracker.Consumption) bool { return c.EffectID == row.ID })
+		card.Consumed = slices.DeleteFunc(card.Consumed, func(c tracker.Consumption) bool { return c.EffectID == effectID })
 		return card, nil, nil
 	}, true)
 	if err == nil && changed.Card != nil && changed.Card.Deleted {
-		_, err = v.Board.Relay.Card(ctx, row.TenantID, row.CardID)
+		_, err = v.Board.Relay.Card(ctx, tenantID, cardID)
 	}
 	return err
 }

@@ -35,6 +35,8 @@ type Janitor struct {
 	Retention Retention
 	Clock     Clock
 	Logger    zerolog.Logger
+	// Release takes an effect's consumption off its card, if it is there (W7).
+	Release func(ctx context.Context, tenantID, cardID, effectID string) error
 	// Every is how often to clean up; Events and Rows are the retentions.
 	Every, Events, Rows time.Duration
 	// Prefers, if set, reports whether this replica is the preferred janitor.
@@ -138,7 +140,7 @@ func (j *Janitor) events(ctx context.Context, head *Head) error {
 	return ctx.Err()
 }
 
-// rows lets done rows go whose event is gone.
+// rows lets done and discarded rows go whose event is gone.
 func (j *Janitor) rows(ctx context.Context, tenantID string) error {
 	before := j.Clock.Now().Add(-orDefault(j.Rows, RowRetentionDefault))
 	after := ""
@@ -156,9 +158,16 @@ func (j *Janitor) rows(ctx context.Context, tenantID string) error {
 		}
 		var gone []string
 		for _, row := range page {
-			if _, there := slices.BinarySearch(kept, row.EventSeq); !there {
-				gone = append(gone, row.ID)
+			if _, there := slices.BinarySearch(kept, row.EventSeq); there {
+				continue
 			}
+			if len(row.Consume) > 0 {
+				// A crash right after the row was done has left it.
+				if err := j.Release(ctx, tenantID, row.CardID, row.ID); err != nil {
+					return err
+				}
+			}
+			gone = append(gone, row.ID)
 		}
 		if len(gone) > 0 {
 			if err := j.Retention.EffectExpireMany(ctx, tenantID, gone); err != nil {

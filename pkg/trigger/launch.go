@@ -49,6 +49,10 @@ type LaunchError struct {
 	Cause error
 }
 
+// refuses reports whether the answer is one that a bot which can't be sent the
+// same twice is not asked again after (W8): any 4xx but 429.
+func (e *LaunchError) refuses() bool { return e.Status/100 == 4 && e.Status != 429 }
+
 func (e *LaunchError) Error() string { return e.Message }
 
 func (e *LaunchError) Unwrap() error { return e.Cause }

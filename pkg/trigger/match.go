@@ -85,10 +85,13 @@ func (s *Subscription) row(e *Event, clock Clock) Effect {
 	row := Effect{
 		ID: EffectID(e.ID(), s.ID), TenantID: e.TenantID, Kind: KindLaunch, Lane: LaneBot(s.BotID),
 		State: StatePending, NotBefore: now,
-		SubscriptionID: s.ID, SubscriptionRevision: s.Revision, BotID: s.BotID, Replay: ReplaySafe, Rank: s.Rank,
+		SubscriptionID: s.ID, SubscriptionRevision: s.Revision, BotID: s.BotID, Rank: s.Rank,
 		Consume:  tracker.UniqueFold(s.Consume),
 		EventSeq: e.Seq, CardID: e.CardID, CardRev: e.CardRev, Event: *e,
 		CreatedAt: now, UpdatedAt: now,
+	}
+	if s.Paused {
+		row.State = StateHeld
 	}
 	if e.Cause.Has(s.ID, e.CardID) || len(e.Cause.Chain) >= ChainDepthMax {
 		row.State, row.Outcome, row.DoneAt = StateDone, OutcomeLoopCut, now

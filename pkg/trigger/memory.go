@@ -219,7 +219,7 @@ func (m *MemoryEffectOutbox) EffectMarkConsumed(_ context.Context, f Fence) erro
 
 // EffectStart implements EffectOutbox (W8).
 func (m *MemoryEffectOutbox) EffectStart(_ context.Context, f Fence, at time.Time, rendered string) error {
-	return m.fenced(f, func(row *Effect) { row.DeliveryStartedAt, row.Rendered = at, rendered })
+	return m.fenced(f, func(row *Effect) { row.DeliveryStartedAt, row.Rendered, row.Replay = at, rendered, ReplayUnsafe })
 }
 
 // EffectTouch implements EffectOutbox.
@@ -331,7 +331,7 @@ func (m *MemoryEffectOutbox) EffectsSettledBefore(_ context.Context, tenantID st
 	for _, row := range m.list(func(row *Effect) bool {
 		return row.TenantID == tenantID && row.State.Over() && row.UpdatedAt.Before(before) && row.ID > afterID
 	}) {
-		out = append(out, EffectSeq{ID: row.ID, EventSeq: row.EventSeq, CardID: row.CardID, ConsumeMarked: row.ConsumeMarked})
+		out = append(out, EffectSeq{ID: row.ID, EventSeq: row.EventSeq, CardID: row.CardID, Consume: row.Consume})
 	}
 	return out[:min(len(out), limit)], nil
 }

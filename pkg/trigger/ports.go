@@ -198,8 +198,8 @@ type EffectOutbox interface {
 	EffectPlan(ctx context.Context, f Fence, plan LaunchPlan) error
 	// EffectMarkConsumed sets ConsumeMarked; ErrFenceLost (W7).
 	EffectMarkConsumed(ctx context.Context, f Fence) error
-	// EffectStart marks the row's delivery started, and keeps what is sent;
-	// ErrFenceLost (W8).
+	// EffectStart marks the row's delivery started and the row's class
+	// unsafe, and keeps what is sent; ErrFenceLost (W8).
 	EffectStart(ctx context.Context, f Fence, at time.Time, rendered string) error
 	// EffectTouch makes sure, by a write to the row, that the claim is still
 	// held; ErrFenceLost.
@@ -367,8 +367,9 @@ type EffectSeq struct {
 	ID       string `json:"id"`
 	EventSeq int64  `json:"event_seq"`
 	CardID   string `json:"card_id"`
-	// ConsumeMarked: its card may still keep the row's consumption (W7).
-	ConsumeMarked bool `json:"consume_marked"`
+	// Consume are the row's one-shot labels: if it has any, its card may still
+	// keep the consumption (W7).
+	Consume []string `json:"consume,omitempty"`
 }
 
 // Replicas keeps the replicas' heartbeats. What they say is preference, never

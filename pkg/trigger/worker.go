@@ -1,11 +1,13 @@
 package trigger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,6 +28,9 @@ const (
 
 	retryAfterMax = 24 * time.Hour
 	lanesPerRound = 64
+	// tenantTurn is how long a lane is put off whose tenant has all the slots
+	// that it may have.
+	tenantTurn = 500 * time.Millisecond
 )
 
 // EffectWorker executes rows: it picks due lanes, claims rows with a lease and
@@ -34,8 +39,10 @@ const (
 type EffectWorker struct {
 	Outbox    EffectOutbox
 	Lanes     Lanes
+	Pauses    Pauses
 	Evaluator *Evaluator
 	Clock     Clock
+	Epochs    Epochs
 	Logger    zerolog.Logger
 
 	// Name stands on the rows that this worker claims.
@@ -54,10 +61,39 @@ type EffectWorker struct {
 	service  startstop.Service
 	wake     nudge
 	inflight sync.WaitGroup
-	mu       sync.Mutex
-	busy     int
+	slots    *slots
+	settler  *settler
+	paused   pauseWatch
+	stats    workerStats
+	// rounds numbers the rounds; servedIn has each busy lane's latest, so that
+	// lanes due at the same time take turns.
+	rounds   int
+	servedIn map[laneKey]int
+	// epoch is the primary's, as last seen; nothing is reclaimed before
+	// reclaimFrom (W11).
+	epoch       int64
+	reclaimFrom time.Time
+
+	mu sync.Mutex
 	// reclaimed is held by the one row in flight whose lease had run out.
 	reclaimed bool
+}
+
+// WorkerStats counts what a worker did since it was made.
+type WorkerStats struct {
+	// Claimed rows; Reclaimed ones among them had a lease that ran out.
+	Claimed, Reclaimed int64
+	// Settled counts settles that stand; Late those of them whose lease had
+	// run out; Refused those whose claim was no longer held (W2).
+	Settled, Late, Refused int64
+}
+
+type workerStats struct{ claimed, reclaimed, settled, late, refused atomic.Int64 }
+
+// Stats returns the counts. It may be called at any time.
+func (w *EffectWorker) Stats() WorkerStats {
+	s := &w.stats
+	return WorkerStats{s.claimed.Load(), s.reclaimed.Load(), s.settled.Load(), s.late.Load(), s.refused.Load()}
 }
 
 // Wake makes the worker look for due lanes at once.
@@ -72,6 +108,13 @@ func (w *EffectWorker) Start(ctx context.Context) error { return w.service.Start
 func (w *EffectWorker) Stop() { w.service.Stop() }
 
 func (w *EffectWorker) run(ctx context.Context) {
+	size := orDefault(w.Slots, SlotsDefault)
+	base, limit := w.retries()
+	w.slots = newSlots(size, base/3, limit/10)
+	w.settler = newSettler(w, size)
+	w.servedIn = make(map[laneKey]int)
+	w.epoch, w.reclaimFrom = w.Epochs.Epoch(), time.Time{}
+	defer w.settler.close()
 	// Attempts outlive the loop's context by the grace period.
 	attempts, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -89,38 +132,46 @@ func (w *EffectWorker) run(ctx context.Context) {
 	w.inflight.Wait()
 }
 
-func (w *EffectWorker) free() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return orDefault(w.Slots, SlotsDefault) - w.busy
+func (w *EffectWorker) retries() (base, limit time.Duration) {
+	return orDefault(w.RetryBase, RetryBaseDefault), orDefault(w.RetryCap, RetryCapDefault)
 }
 
-func (w *EffectWorker) take(n int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.busy += n
+// watchEpoch looks whether another server answers now: the times on the rows
+// are then another clock's, and nothing is reclaimed for one lease (W11).
+func (w *EffectWorker) watchEpoch() {
+	if now := w.Epochs.Epoch(); now != w.epoch {
+		w.epoch, w.reclaimFrom = now, time.Now().Add(orDefault(w.Lease, LeaseDefault))
+	}
 }
 
 // round serves each due lane once and reports whether there may be more to do
 // at once. Free slots are shared among the lanes, so that none blocks another
 // (W9).
 func (w *EffectWorker) round(ctx, attempts context.Context) (more bool, err error) {
-	if w.free() <= 0 {
+	free, busyLanes := w.slots.free()
+	if free <= 0 {
 		return false, nil // a freed slot wakes
 	}
-	lanes, err := w.Lanes.LanesDue(ctx, w.Clock.Now(), lanesPerRound)
+	w.watchEpoch()
+	pauses, err := w.paused.load(ctx, w.Pauses)
 	if err != nil {
 		return false, err
 	}
+	// Lanes that have all they may have in flight stay due: they do not count.
+	lanes, err := w.Lanes.LanesDue(ctx, w.Clock.Now(), lanesPerRound+busyLanes)
+	if err != nil {
+		return false, err
+	}
+	w.takeTurns(lanes)
 	var errs []error
 	for i, lane := range lanes {
-		free := w.free()
+		free, _ := w.slots.free()
 		if free <= 0 || ctx.Err() != nil {
 			more = false
 			break
 		}
 		share := max(1, free/(len(lanes)-i))
-		full, err := w.lane(ctx, attempts, lane, share)
+		full, err := w.serve(ctx, attempts, lane, share, pauses)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("lane %s/%s: %w", lane.TenantID, lane.Lane, err))
 			continue
@@ -128,6 +179,45 @@ func (w *EffectWorker) round(ctx, attempts context.Context) (more bool, err erro
 		more = more || full
 	}
 	return more, errors.Join(errs...)
+}
+
+// takeTurns puts lanes that are due at the same time into the order in which
+// they were served last.
+func (w *EffectWorker) takeTurns(lanes []Lane) {
+	w.rounds++
+	for key, n := range w.servedIn {
+		if n < w.rounds-2*lanesPerRound {
+			delete(w.servedIn, key)
+		}
+	}
+	slices.SortStableFunc(lanes, func(a, b Lane) int {
+		return cmp.Or(a.DueAt.Compare(b.DueAt), cmp.Compare(w.servedIn[laneKey{a.TenantID, a.Lane}], w.servedIn[laneKey{b.TenantID, b.Lane}]))
+	})
+}
+
+// serve looks whether the lane may have rows begun now, and claims some. One
+// that is paused, or waits for its bot or for its tenant's turn, is put off, so
+// that it does not stand in the others' way.
+func (w *EffectWorker) serve(ctx, attempts context.Context, lane Lane, share int, pauses pauseSet) (full bool, err error) {
+	key := laneKey{lane.TenantID, lane.Lane}
+	if pauses.holds(key) {
+		// Whoever resumes it marks it.
+		_, err := w.Lanes.LaneReschedule(ctx, lane, time.Time{})
+		return false, err
+	}
+	room, tenantFull, until := w.slots.room(key, time.Now())
+	switch {
+	case !until.IsZero():
+		_, err := w.Lanes.LaneReschedule(ctx, lane, w.Clock.Now().Add(time.Until(until)))
+		return false, err
+	case room == 0 && tenantFull && !w.slots.has(key):
+		_, err := w.Lanes.LaneReschedule(ctx, lane, w.Clock.Now().Add(tenantTurn))
+		return false, err
+	case room == 0:
+		return false, nil // a freed slot wakes
+	}
+	w.servedIn[key] = w.rounds
+	return w.lane(ctx, attempts, lane, min(share, room))
 }
 
 // lane claims up to share rows of a lane. It reports true when the lane may
@@ -145,6 +235,7 @@ func (w *EffectWorker) lane(ctx, attempts context.Context, lane Lane, share int)
 		// A claim that has begun is read to its end, also by a worker that is
 		// told to stop: it hands the rows back (W10).
 		rows, err := w.Outbox.EffectClaim(context.WithoutCancel(ctx), w.claim(lane, share))
+		w.stats.claimed.Add(int64(len(rows)))
 		for _, r := range rows {
 			w.dispatch(ctx, attempts, r, began, nil)
 		}
@@ -152,6 +243,11 @@ func (w *EffectWorker) lane(ctx, attempts context.Context, lane Lane, share int)
 			return false, err
 		}
 		full = len(rows) == share
+	}
+	if w.Epochs.Epoch() != w.epoch {
+		// What was read of the lane and of its rows may be of two servers: the
+		// lane stays as it is.
+		return false, nil
 	}
 	if full || reclaimed {
 		// It goes behind the lanes that have been due since before now: slots
@@ -166,23 +262,28 @@ func (w *EffectWorker) lane(ctx, attempts context.Context, lane Lane, share int)
 	}
 	// The lane's version was read before its rows: a mark since then wins.
 	due, ok, err := w.Outbox.EffectNextDue(ctx, lane.TenantID, lane.Lane)
-	if err != nil {
+	if err != nil || w.Epochs.Epoch() != w.epoch {
 		return false, err
 	}
 	if !ok {
 		due = time.Time{}
+	} else if early := w.Clock.Now().Add(w.untilReclaim()); due.Before(early) && w.untilReclaim() > 0 {
+		// An expired claim that may not be taken yet: the lane would be looked
+		// at in vain.
+		due = early
 	}
-	if _, err := w.Lanes.LaneReschedule(ctx, lane, due); err != nil {
-		return false, err
-	}
-	return false, nil
+	_, err = w.Lanes.LaneReschedule(ctx, lane, due)
+	return false, err
 }
+
+// untilReclaim is how long nothing may be reclaimed yet (W11).
+func (w *EffectWorker) untilReclaim() time.Duration { return time.Until(w.reclaimFrom) }
 
 // reclaim takes one row of the lane whose lease has run out, unless one is in
 // flight already: a row that kills its worker must not cost the neighbours it
 // was claimed with an attempt each round (W4).
 func (w *EffectWorker) reclaim(ctx, attempts context.Context, lane Lane) (bool, error) {
-	if w.reclaiming() {
+	if w.reclaiming() || w.untilReclaim() > 0 {
 		return false, nil
 	}
 	began := time.Now()
@@ -190,8 +291,14 @@ func (w *EffectWorker) reclaim(ctx, attempts context.Context, lane Lane) (bool, 
 	if err != nil || row == nil {
 		return false, err
 	}
-	if row.State != StateClaimed {
+	w.stats.reclaimed.Add(1)
+	switch row.State {
+	case StateFailed:
 		w.Logger.Error().Str("effect", row.ID).Str("reason", string(row.Reason)).Msg("effect failed")
+		return true, nil
+	case StateReconcile:
+		w.Logger.Error().Str("effect", row.ID).Str("claimed_by", row.Worker).Time("delivery_started_at", row.DeliveryStartedAt).
+			Msg("effect to be reconciled: nobody knows whether its bot was launched")
 		return true, nil
 	}
 	w.setReclaiming(true)
@@ -220,10 +327,11 @@ func (w *EffectWorker) claim(lane Lane, limit int) ClaimParams {
 }
 
 func (w *EffectWorker) dispatch(loop, attempts context.Context, row Effect, began time.Time, ended func()) {
-	w.take(1)
+	key := laneKey{row.TenantID, row.Lane}
+	w.slots.take(key)
 	w.inflight.Go(func() {
 		defer func() {
-			w.take(-1)
+			w.slots.release(key)
 			if ended != nil {
 				ended()
 			}
@@ -231,152 +339,4 @@ func (w *EffectWorker) dispatch(loop, attempts context.Context, row Effect, bega
 		}()
 		w.execute(loop, attempts, row, began)
 	})
-}
-
-// execute makes one attempt at a claimed row and settles it.
-func (w *EffectWorker) execute(loop, ctx context.Context, row Effect, began time.Time) {
-	log := w.Logger.With().Str("effect", row.ID).Str("worker", w.Name).Int("attempt", row.Attempts).Logger()
-	// The lease counts from the moment that its acquisition began.
-	deadline := began.Add(orDefault(w.AttemptDeadline, AttemptDeadlineDefault))
-	if !time.Now().Before(deadline) {
-		log.Warn().Msg("worker: claim came back too late to be used") // W3
-		return
-	}
-	actx, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
-	var ev Evaluation
-	if loop.Err() != nil {
-		ev = Evaluation{Wait: time.Millisecond} // stopping, and not started (W10)
-	} else {
-		ev = w.evaluate(actx, &row)
-	}
-	if errors.Is(ev.Err, ErrFenceLost) {
-		log.Warn().Msg("effect write refused, claim no longer held")
-		return
-	}
-	s := w.settle(&row, ev)
-	// The settle is not the attempt's: it goes on when that was cut short.
-	until := began.Add(orDefault(w.Lease, LeaseDefault))
-	stands, err := w.send(ctx, s, until)
-	switch {
-	case err != nil:
-		log.Error().Err(err).Msg("worker: settle failed, the lease will run out and the row be tried again")
-	case !stands:
-		log.Warn().Msg("effect settle refused, claim no longer held")
-	default:
-		w.after(context.WithoutCancel(ctx), &row, s, log)
-	}
-}
-
-// evaluate turns a panic into a failed attempt.
-func (w *EffectWorker) evaluate(ctx context.Context, row *Effect) (ev Evaluation) {
-	defer func() {
-		if p := recover(); p != nil {
-			ev = Evaluation{Err: fmt.Errorf("panic: %v", p)}
-		}
-	}()
-	return w.Evaluator.Evaluate(ctx, row)
-}
-
-// settle decides where an attempt leaves its row (W5).
-func (w *EffectWorker) settle(row *Effect, ev Evaluation) Settle {
-	now := w.Clock.Now()
-	s := Settle{Fence: row.Fence(), At: now, To: StateDone, Outcome: ev.Outcome, RunID: ev.RunID}
-	switch {
-	case ev.Wait > 0:
-		s.To, s.NotBefore, s.HandBack = StatePending, now.Add(ev.Wait), true
-	case ev.Err != nil:
-		s.Rendered = ev.Rendered
-		s.Error = &AttemptError{At: now, Attempt: row.Attempts, Message: clip(ev.Err.Error(), 1024)}
-		var le *LaunchError
-		launch := errors.As(ev.Err, &le)
-		switch {
-		case launch && le.Permanent:
-			s.To, s.Reason = StateFailed, ReasonPermanent
-		case ev.Uncounted:
-			s.To, s.HandBack = StatePending, true
-			s.NotBefore = now.Add(time.Second + backoff(row.Attempts, orDefault(w.RetryBase, RetryBaseDefault), orDefault(w.RetryCap, RetryCapDefault)))
-		case row.Attempts >= AttemptsMax:
-			s.To, s.Reason = StateFailed, ReasonExhausted
-		default:
-			wait := backoff(row.Attempts, orDefault(w.RetryBase, RetryBaseDefault), orDefault(w.RetryCap, RetryCapDefault))
-			if launch {
-				wait = max(wait, min(le.RetryAfter, retryAfterMax))
-			}
-			s.To, s.NotBefore = StatePending, now.Add(wait)
-		}
-	}
-	return s
-}
-
-// send settles the row and repeats after errors until the lease has run out,
-// or the grace period of a stop: a settle that is sent again is recognized
-// (W2).
-func (w *EffectWorker) send(attempts context.Context, s Settle, until time.Time) (bool, error) {
-	pause := 50 * time.Millisecond
-	for {
-		sctx, cancel := context.WithTimeout(context.WithoutCancel(attempts), orDefault(w.StoreTimeout, StoreTimeoutDefault))
-		stands, err := w.Outbox.EffectSettleMany(sctx, []Settle{s})
-		cancel()
-		if err == nil {
-			return stands[0], nil
-		}
-		if time.Now().Add(pause).After(until) || attempts.Err() != nil {
-			return false, err
-		}
-		select {
-		case <-time.After(pause):
-		case <-attempts.Done(): // one more try
-		}
-		pause = min(2*pause, 2*time.Second)
-	}
-}
-
-// after does what follows a settle that stands. None of it is needed for the
-// row to end: a lane not marked here is due when the lease would have ended.
-func (w *EffectWorker) after(ctx context.Context, row *Effect, s Settle, log zerolog.Logger) {
-	ctx, cancel := context.WithTimeout(ctx, orDefault(w.StoreTimeout, StoreTimeoutDefault))
-	defer cancel()
-	switch s.To {
-	case StatePending:
-		mark := LaneMark{TenantID: row.TenantID, Lane: row.Lane, Due: s.NotBefore}
-		if err := w.Lanes.LaneMarkMany(ctx, []LaneMark{mark}); err != nil {
-			log.Warn().Err(err).Msg("worker: mark lane after retry")
-		}
-		if s.Error != nil {
-			log.Warn().Str("error", s.Error.Message).Time("not_before", s.NotBefore).Msg("effect attempt failed, will be tried again")
-		}
-	case StateFailed:
-		log.Error().Str("reason", string(s.Reason)).Str("error", s.Error.Message).Msg("effect failed")
-	case StateDone:
-		if row.ConsumeMarked {
-			if err := w.Evaluator.release(ctx, row); err != nil {
-				log.Warn().Err(err).Msg("worker: release consumption")
-			}
-		}
-		log.Info().Str("outcome", string(s.Outcome)).Str("run_id", s.RunID).Msg("effect done")
-	}
-	if w.Settled != nil {
-		w.Settled(*row, s)
-	}
-}
-
-// backoff is exponential with full jitter: up to base·2^(attempt-1), capped,
-// at any attempt (W5).
-func backoff(attempt int, base, limit time.Duration) time.Duration {
-	d := limit
-	if shift := max(attempt, 1) - 1; shift < 62 && base <= limit>>shift {
-		d = base << shift
-	}
-	return rand.N(d + 1) //nolint:gosec // jitter is no secret
-}
-
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && s[n]&0xC0 == 0x80 { // not inside a rune
-		n--
-	}
-	return s[:n] + "…"
 }

@@ -48,7 +48,7 @@ func setup(t *testing.T, rows int, launch launcher) *bundle {
 	b.board = &trigger.Board{Cards: store, Log: store, Clock: store, Relay: relay}
 	log := zerolog.New(zerolog.SyncWriter(b.log))
 	b.worker = &trigger.EffectWorker{
-		Outbox: store, Lanes: store, Clock: store, Name: "w1", Logger: log,
+		Outbox: store, Lanes: store, Pauses: store, Epochs: store, Clock: store, Name: "w1", Logger: log,
 		Evaluator: &trigger.Evaluator{Board: b.board, Outbox: store, Config: store, Launcher: launch, Sealer: sealer{}, Logger: log},
 		Settled:   func(_ trigger.Effect, s trigger.Settle) { b.settles <- s },
 	}
@@ -231,7 +231,7 @@ func TestW10_StopSettlesWhatIsInFlight(t *testing.T) {
 				return trigger.Launched{}, ctx.Err()
 			}
 		})
-		b.worker.Slots = 2
+		b.worker.Slots = 4 // of which one lane gets half
 		require.NoError(t, b.worker.Start(t.Context()))
 		time.Sleep(time.Second)
 		b.worker.Stop()

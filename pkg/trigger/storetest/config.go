@@ -166,7 +166,7 @@ func testWorkerRuns(t *testing.T, b *bundle) {
 	const cards = 10
 	settled := make(chan trigger.Settle, 100)
 	worker := &trigger.EffectWorker{
-		Outbox: b.faults, Lanes: b.faults, Evaluator: b.evaluator(), Clock: b.real, Name: "w", Slots: 4,
+		Outbox: b.faults, Lanes: b.faults, Pauses: b.faults, Epochs: b.faults, Evaluator: b.evaluator(), Clock: b.real, Name: "w", Slots: 4,
 		Logger: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel),
 		Poll:   10 * time.Millisecond, RetryBase: time.Millisecond, RetryCap: 5 * time.Millisecond,
 		Settled: func(_ trigger.Effect, s trigger.Settle) { settled <- s },

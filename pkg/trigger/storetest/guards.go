@@ -97,7 +97,7 @@ func settling(f func(row trigger.Effect, s trigger.Settle)) func(*bundle, *trigg
 // worker makes a real worker over the bundle.
 func (b *bundle) worker(with ...func(*bundle, *trigger.EffectWorker)) *trigger.EffectWorker {
 	w := &trigger.EffectWorker{
-		Outbox: b.faults, Lanes: b.faults, Evaluator: b.evaluator(), Clock: b.faults, Logger: zerolog.Nop(), Name: "w", Slots: 8,
+		Outbox: b.faults, Lanes: b.faults, Pauses: b.faults, Epochs: b.faults, Evaluator: b.evaluator(), Clock: b.faults, Logger: zerolog.Nop(), Name: "w", Slots: 8,
 		Poll: 5 * time.Millisecond, RetryBase: time.Millisecond, RetryCap: time.Millisecond,
 	}
 	for _, f := range with {

@@ -11,7 +11,7 @@ import (
 )
 
 func (b *bundle) janitor() *trigger.Janitor {
-	return &trigger.Janitor{Cards: b.faults, Log: b.faults, Heads: b.faults, Retention: b.faults, Clock: b.faults}
+	return &trigger.Janitor{Cards: b.faults, Log: b.faults, Heads: b.faults, Retention: b.faults, Clock: b.faults, Release: b.evaluator().Release}
 }
 
 func (b *bundle) clean(t *testing.T) {

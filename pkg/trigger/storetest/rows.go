@@ -462,7 +462,7 @@ func testW9Fair(t *testing.T, b *bundle) {
 	// One slot that becomes free again and again: it is shared.
 	settled := make(chan string, 100)
 	worker := &trigger.EffectWorker{
-		Outbox: b.faults, Lanes: b.faults, Evaluator: b.evaluator(), Clock: b.real, Name: "w", Slots: 1, Poll: 5 * time.Millisecond,
+		Outbox: b.faults, Lanes: b.faults, Pauses: b.faults, Epochs: b.faults, Evaluator: b.evaluator(), Clock: b.real, Name: "w", Slots: 1, Poll: 5 * time.Millisecond,
 		Settled: func(row trigger.Effect, _ trigger.Settle) { settled <- row.BotID },
 	}
 	require.NoError(t, worker.Start(ctx))
@@ -504,7 +504,7 @@ func testW10Claim(t *testing.T, b *bundle) {
 	b.drain(t)
 	outbox := stopsWithin{b.faults, make(chan struct{}), make(chan struct{})}
 	ctx, cancel := context.WithCancel(t.Context())
-	worker := &trigger.EffectWorker{Outbox: outbox, Lanes: b.faults, Evaluator: b.evaluator(), Clock: b.real, Name: "w"}
+	worker := &trigger.EffectWorker{Outbox: outbox, Lanes: b.faults, Pauses: b.faults, Epochs: b.faults, Evaluator: b.evaluator(), Clock: b.real, Name: "w"}
 	require.NoError(t, worker.Start(ctx))
 	<-outbox.claimed
 	cancel()

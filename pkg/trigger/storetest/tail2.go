@@ -456,7 +456,7 @@ func testT8(t *testing.T, b *bundle) {
 	require.NoError(t, b.real.SubscriptionSave(ctx, sub))
 	settled := make(chan trigger.Settle, 10)
 	worker := &trigger.EffectWorker{
-		Outbox: b.faults, Lanes: b.faults, Evaluator: b.evaluator(), Clock: b.real, Name: "w", Poll: 10 * time.Millisecond,
+		Outbox: b.faults, Lanes: b.faults, Pauses: b.faults, Epochs: b.faults, Evaluator: b.evaluator(), Clock: b.real, Name: "w", Poll: 10 * time.Millisecond,
 		Settled: func(_ trigger.Effect, s trigger.Settle) { settled <- s },
 	}
 	require.NoError(t, worker.Start(ctx))

@@ -1,0 +1,158 @@
+package trigger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/rs/zerolog"
+
+	"github.com/triggerd/triggerd/internal/startstop"
+	"github.com/triggerd/triggerd/pkg/tracker"
+)
+
+// Numbers of the lane sweep.
+const (
+	LaneSweepDefault = 5 * time.Second
+	// sweepShare is how many times as long as a sweep took the next one waits,
+	// at least: a large backlog is not read all the time.
+	sweepShare   = 20
+	heldSubsMax  = 1000
+	heldPage     = 200
+	heldPerSweep = 2000
+)
+
+// LaneSweeper finds lanes from the rows themselves: lanes are a hint, rows are
+// the truth. Whatever mark was lost, by a crash between a row and its lane or
+// otherwise, is late by one sweep. It also releases held rows whose
+// subscription is not paused any more. Any number of sweepers may run; one is
+// preferred.
+type LaneSweeper struct {
+	Outbox EffectOutbox
+	Lanes  Lanes
+	Pauses Pauses
+	Config interface {
+		SubscriptionGet(ctx context.Context, tenantID, id string) (*Subscription, error)
+	}
+	Clock  Clock
+	Logger zerolog.Logger
+	Every  time.Duration // LaneSweepDefault if 0
+	// Prefers, if set, reports whether this replica is the preferred sweeper.
+	Prefers func(key string) bool
+	// WakeWorker, if set, is called after lanes were marked.
+	WakeWorker func()
+
+	service startstop.Service
+}
+
+// Start starts the loop; it returns once it runs.
+func (s *LaneSweeper) Start(ctx context.Context) error { return s.service.Start(ctx, s.run) }
+
+// Stop ends the loop and waits for the sweep under way.
+func (s *LaneSweeper) Stop() { s.service.Stop() }
+
+func (s *LaneSweeper) run(ctx context.Context) {
+	var wait nudge
+	pause := orDefault(s.Every, LaneSweepDefault)
+	for {
+		wait.Wait(ctx, jitter(pause))
+		if ctx.Err() != nil {
+			return
+		}
+		if s.Prefers != nil && !s.Prefers("lanes") {
+			continue
+		}
+		began := time.Now()
+		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
+			s.Logger.Warn().Err(err).Msg("sweep lanes")
+		}
+		pause = max(orDefault(s.Every, LaneSweepDefault), sweepShare*time.Since(began))
+	}
+}
+
+// Sweep marks every lane that is due later than its rows say, and releases
+// held rows of subscriptions that are not paused. It may be called at any time.
+func (s *LaneSweeper) Sweep(ctx context.Context) error {
+	return errors.Join(s.release(ctx), s.mark(ctx))
+}
+
+func (s *LaneSweeper) mark(ctx context.Context) error {
+	late, err := s.Lanes.LanesLate(ctx)
+	if err != nil || len(late) == 0 {
+		return err
+	}
+	// Read after the rows: a lane that was resumed since is marked.
+	pauses, err := s.Pauses.PauseList(ctx)
+	if err != nil {
+		return fmt.Errorf("pauses: %w", err)
+	}
+	paused := newPauseSet(pauses)
+	var marks []LaneMark
+	for _, m := range late {
+		if !paused.holds(laneKey{m.TenantID, m.Lane}) {
+			marks = append(marks, m)
+		}
+	}
+	if len(marks) == 0 {
+		return nil
+	}
+	if err := s.Lanes.LaneMarkMany(ctx, marks); err != nil {
+		return err
+	}
+	if s.WakeWorker != nil {
+		s.WakeWorker()
+	}
+	return nil
+}
+
+// release lets held rows go on whose subscription is not paused any more, or
+// gone (they then end so).
+func (s *LaneSweeper) release(ctx context.Context) error {
+	subs, err := s.Outbox.EffectsHeld(ctx, heldSubsMax)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	released := 0
+	for _, key := range subs {
+		sub, err := s.Config.SubscriptionGet(ctx, key.TenantID, key.SubscriptionID)
+		if err != nil && !errors.Is(err, tracker.ErrNotFound) {
+			errs = append(errs, err)
+			continue
+		}
+		if sub != nil && sub.Paused || released >= heldPerSweep {
+			continue
+		}
+		n, err := s.releaseOf(ctx, key)
+		released += n
+		if err != nil {
+			errs = append(errs, fmt.Errorf("release held rows of %s/%s: %w", key.TenantID, key.SubscriptionID, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *LaneSweeper) releaseOf(ctx context.Context, key SubscriptionKey) (n int, err error) {
+	rows, err := s.Outbox.EffectList(ctx, EffectListParams{
+		TenantID: key.TenantID, EffectFilter: EffectFilter{State: StateHeld, SubscriptionID: key.SubscriptionID}, Limit: heldPage,
+	})
+	if err != nil {
+		return 0, err
+	}
+	var errs []error
+	for i := range rows {
+		_, err := s.Outbox.EffectDecide(ctx, Decision{
+			TenantID: key.TenantID, EffectID: rows[i].ID, ID: uuid.NewString(), Action: ActionRelease,
+			By: "system:sweep", Note: "its subscription is not paused", At: s.Clock.Now(), ClaimID: uuid.NewString(),
+		})
+		switch {
+		case err == nil:
+			n++
+		case !errors.Is(err, tracker.ErrConflict) && !errors.Is(err, tracker.ErrNotFound):
+			errs = append(errs, err)
+		}
+	}
+	return n, errors.Join(errs...) // their lanes are found by the mark that follows
+}
