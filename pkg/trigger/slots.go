@@ -6,8 +6,8 @@ import (
 )
 
 // slots shares what a worker executes at once among lanes and tenants (W9).
-// One lane takes at most half of the slots and one tenant at most three
-// quarters, so that bots which never answer always leave some to others. A lane
+// One tenant takes at most three quarters of the slots, and one lane at most
+// half of that, so that bots which never answer always leave some to others. A lane
 // whose bot fails again and again is held up for a while (its breaker is open),
 // and then tried with one row.
 type slots struct {
@@ -52,7 +52,7 @@ func (s *slots) room(lane laneKey, now time.Time) (n int, tenantFull bool, until
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	inTenant := max(1, s.size*3/4) - s.tenants[lane.tenant]
-	n = min(s.size-s.busy, inTenant, max(1, s.size/2)-s.lanes[lane])
+	n = min(s.size-s.busy, inTenant, max(1, s.size*3/8)-s.lanes[lane])
 	if g := s.gates[lane]; g != nil && g.failures >= breakerAfter {
 		if now.Before(g.until) {
 			return 0, false, g.until

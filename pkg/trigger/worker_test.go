@@ -231,7 +231,7 @@ func TestW10_StopSettlesWhatIsInFlight(t *testing.T) {
 				return trigger.Launched{}, ctx.Err()
 			}
 		})
-		b.worker.Slots = 4 // of which one lane gets half
+		b.worker.Slots = 6 // of which one lane gets 2
 		require.NoError(t, b.worker.Start(t.Context()))
 		time.Sleep(time.Second)
 		b.worker.Stop()

@@ -28,6 +28,8 @@ type faults struct {
 	holdCardWrite func(apply func() error) error
 	// hidden seqs are in the log and can't be read yet.
 	hidden map[int64]bool
+	// dead: the process's view has ended, it reads nothing more either.
+	dead bool
 	// shift is how far the engine's clock runs ahead of the store's.
 	shift time.Duration
 }
@@ -71,6 +73,9 @@ func (f *faults) setHook(hook func(op string)) {
 func (f *faults) at(point string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.dead {
+		return errCut
+	}
 	if f.cut == nil {
 		return nil
 	}
@@ -115,6 +120,78 @@ func dieAt(n int, seen *int) func(string) error {
 		}
 		return nil
 	}
+}
+
+// kill ends the process's view; the store's stays.
+func (f *faults) kill() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dead = true
+}
+
+// read is a read that a dead process does not make.
+func read[T any](f *faults, do func() (T, error)) (T, error) {
+	f.mu.Lock()
+	dead := f.dead
+	f.mu.Unlock()
+	if dead {
+		return *new(T), errCut
+	}
+	return do()
+}
+
+func (f *faults) SubscriptionGet(ctx context.Context, tenantID, id string) (*trigger.Subscription, error) {
+	return read(f, func() (*trigger.Subscription, error) { return f.Store.SubscriptionGet(ctx, tenantID, id) })
+}
+
+func (f *faults) BotGet(ctx context.Context, tenantID, id string) (*trigger.Bot, error) {
+	return read(f, func() (*trigger.Bot, error) { return f.Store.BotGet(ctx, tenantID, id) })
+}
+
+func (f *faults) LanesDue(ctx context.Context, now time.Time, limit int) ([]trigger.Lane, error) {
+	return read(f, func() ([]trigger.Lane, error) { return f.Store.LanesDue(ctx, now, limit) })
+}
+
+func (f *faults) EffectListByEvent(ctx context.Context, tenantID, eventID string) ([]trigger.Effect, error) {
+	return read(f, func() ([]trigger.Effect, error) { return f.Store.EffectListByEvent(ctx, tenantID, eventID) })
+}
+
+func (f *faults) EffectClaim(ctx context.Context, p trigger.ClaimParams) (rows []trigger.Effect, err error) {
+	err = f.write("EffectClaim", func() error {
+		rows, err = f.Store.EffectClaim(ctx, p)
+		return err
+	})
+	if err != nil {
+		rows = nil
+	}
+	return rows, err
+}
+
+func (f *faults) EffectReclaim(ctx context.Context, p trigger.ClaimParams) (row *trigger.Effect, err error) {
+	err = f.write("EffectReclaim", func() error {
+		row, err = f.Store.EffectReclaim(ctx, p)
+		return err
+	})
+	if err != nil {
+		row = nil
+	}
+	return row, err
+}
+
+func (f *faults) LaneReschedule(ctx context.Context, lane trigger.Lane, due time.Time) (ok bool, err error) {
+	err = f.write("LaneReschedule", func() error {
+		ok, err = f.Store.LaneReschedule(ctx, lane, due)
+		return err
+	})
+	return ok, err
+}
+
+func (f *faults) EffectStart(ctx context.Context, fence trigger.Fence, at time.Time, rendered string) error {
+	return f.write("EffectStart", func() error { return f.Store.EffectStart(ctx, fence, at, rendered) })
+}
+
+func (f *faults) EffectTouch(ctx context.Context, fence trigger.Fence, at time.Time) error {
+	return f.write("EffectTouch", func() error { return f.Store.EffectTouch(ctx, fence, at) })
 }
 
 func (f *faults) CardGet(ctx context.Context, tenantID, cardID string) (*tracker.Card, error) {
