@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -27,7 +29,18 @@ func (s *Store) CardGet(ctx context.Context, tenantID, cardID string) (*tracker.
 // optionalCardFields are the fields that a card's document lacks when they are
 // empty, so that a write has to unset them. The pending events and their mark
 // are not among them: they are never written as a whole.
-var optionalCardFields = []string{"body", "labels", "assignees", "external", "stamps", "consumed", "deliveries", "deleted"}
+var optionalCardFields = func() (fields []string) {
+	card := reflect.TypeFor[tracker.Card]()
+	for i := range card.NumField() {
+		name, options, _ := strings.Cut(card.Field(i).Tag.Get("json"), ",")
+		// Empty structs are left out too, tagged or not (BSONOptions).
+		if strings.HasPrefix(name, "pending") || !strings.Contains(options, "omit") && card.Field(i).Type.Kind() != reflect.Struct {
+			continue
+		}
+		fields = append(fields, name)
+	}
+	return fields
+}()
 
 // CardsGet implements tracker.CardStore.
 func (s *Store) CardsGet(ctx context.Context, tenantID string, cardIDs []string) ([]*tracker.Card, error) {

@@ -25,6 +25,7 @@ func Run(t *testing.T, open func(t *testing.T) trigger.Store) {
 	t.Helper()
 	runGuards(t, open)
 	runCrashes(t, open)
+	runTakeovers(t, open)
 	for name, test := range map[string]func(*testing.T, *bundle){
 		"TestE1_WriteIsConditionalOnRevAndIncarnation": testE1Conditional,
 		"TestE1_ConcurrentChangesChain":                testE1Chain,
