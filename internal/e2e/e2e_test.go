@@ -36,6 +36,13 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
+	if spec := os.Getenv(fleetEnv); spec != "" {
+		if err := fleetProcess(spec); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	dir, err := os.MkdirTemp("", "triggerd-e2e")
 	if err != nil {
 		panic(err)

@@ -28,6 +28,10 @@ const (
 
 	retryAfterMax = 24 * time.Hour
 	lanesPerRound = 64
+	// claimWorth is how many rows a claim asks for at least, if there is room.
+	claimWorth = 8
+	// reclaimEvery is how often a lane is searched for leases that ran out.
+	reclaimEvery = time.Second
 	// tenantTurn is how long a lane is put off whose tenant has all the slots
 	// that it may have.
 	tenantTurn = 500 * time.Millisecond
@@ -69,6 +73,9 @@ type EffectWorker struct {
 	// lanes due at the same time take turns.
 	rounds   int
 	servedIn map[laneKey]int
+	// searched says until when a lane holds no more leases that ran out than
+	// were found.
+	searched map[laneKey]time.Time
 	// epoch is the primary's, as last seen; nothing is reclaimed before
 	// reclaimFrom (W11).
 	epoch       int64
@@ -112,7 +119,7 @@ func (w *EffectWorker) run(ctx context.Context) {
 	base, limit := w.retries()
 	w.slots = newSlots(size, base/3, limit/10)
 	w.settler = newSettler(w, size)
-	w.servedIn = make(map[laneKey]int)
+	w.servedIn, w.searched = make(map[laneKey]int), make(map[laneKey]time.Time)
 	w.epoch, w.reclaimFrom = w.Epochs.Epoch(), time.Time{}
 	defer w.settler.close()
 	// Attempts outlive the loop's context by the grace period.
@@ -170,7 +177,9 @@ func (w *EffectWorker) round(ctx, attempts context.Context) (more bool, err erro
 			more = false
 			break
 		}
-		share := max(1, free/(len(lanes)-i))
+		// Lanes that get nothing this time are first the next: they have been
+		// due for longest. So a claim may be worth its commands.
+		share := min(free, max(claimWorth, free/(len(lanes)-i)))
 		full, err := w.serve(ctx, attempts, lane, share, pauses)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("lane %s/%s: %w", lane.TenantID, lane.Lane, err))
@@ -188,6 +197,7 @@ func (w *EffectWorker) takeTurns(lanes []Lane) {
 	for key, n := range w.servedIn {
 		if n < w.rounds-2*lanesPerRound {
 			delete(w.servedIn, key)
+			delete(w.searched, key)
 		}
 	}
 	slices.SortStableFunc(lanes, func(a, b Lane) int {
@@ -283,11 +293,15 @@ func (w *EffectWorker) untilReclaim() time.Duration { return time.Until(w.reclai
 // flight already: a row that kills its worker must not cost the neighbours it
 // was claimed with an attempt each round (W4).
 func (w *EffectWorker) reclaim(ctx, attempts context.Context, lane Lane) (bool, error) {
-	if w.reclaiming() || w.untilReclaim() > 0 {
+	began := time.Now()
+	key := laneKey{lane.TenantID, lane.Lane}
+	if w.reclaiming() || w.untilReclaim() > 0 || began.Before(w.searched[key]) {
 		return false, nil
 	}
-	began := time.Now()
 	row, err := w.Outbox.EffectReclaim(context.WithoutCancel(ctx), w.claim(lane, 1))
+	if err == nil && row == nil {
+		w.searched[key] = began.Add(reclaimEvery)
+	}
 	if err != nil || row == nil {
 		return false, err
 	}

@@ -241,6 +241,35 @@ func TestW9_BotsThatNeverAnswerLeaveRoom(t *testing.T) {
 	})
 }
 
+// TestW9_OneHangingLaneLeavesItsTenantRoom, from the first moment on.
+func TestW9_OneHangingLaneLeavesItsTenantRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var hanging atomic.Int64
+		b := setup(t, 1, func(ctx context.Context, r trigger.LaunchRequest) (trigger.Launched, error) {
+			if strings.Contains(r.URL, "hang") {
+				hanging.Add(1)
+				<-ctx.Done()
+				return trigger.Launched{}, &trigger.LaunchError{Message: "no answer"}
+			}
+			return trigger.Launched{}, nil
+		})
+		b.worker.Grace = time.Millisecond
+		b.lane(t, "loud", "hang", 200)
+		require.NoError(t, b.worker.Start(t.Context()))
+		<-b.settles // the row of setup
+		time.Sleep(time.Second)
+		require.EqualValues(t, 24, hanging.Load(), "three eighths of the slots")
+		began := time.Now()
+		b.lane(t, "loud", "fine", 100)
+		for range 100 {
+			require.Equal(t, trigger.StateDone, (<-b.settles).To)
+		}
+		require.Less(t, time.Since(began), 10*time.Second)
+		b.worker.Stop()
+	})
+}
+
 // TestW9_BreakerClosesWithTheFirstSuccess, and no row fails for the outage.
 func TestW9_BreakerClosesWithTheFirstSuccess(t *testing.T) {
 	t.Parallel()
