@@ -26,20 +26,18 @@ func (s *Store) CardGet(ctx context.Context, tenantID, cardID string) (*tracker.
 	return card, nil
 }
 
-// optionalCardFields are the fields that a card's document lacks when they are
-// empty, so that a write has to unset them. The pending events and their mark
-// are not among them: they are never written as a whole.
-var optionalCardFields = func() (fields []string) {
+// cardFields are all fields of a card's document: those that a card to write
+// lacks, being empty, have to be unset. The pending events and their mark are
+// not among them: they are never written as a whole.
+var cardFields = func() (names []string) {
 	card := reflect.TypeFor[tracker.Card]()
 	for i := range card.NumField() {
-		name, options, _ := strings.Cut(card.Field(i).Tag.Get("json"), ",")
-		// Empty structs are left out too, tagged or not (BSONOptions).
-		if strings.HasPrefix(name, "pending") || !strings.Contains(options, "omit") && card.Field(i).Type.Kind() != reflect.Struct {
-			continue
+		name, _, _ := strings.Cut(card.Field(i).Tag.Get("json"), ",")
+		if name != "pending" && name != "pending_at" {
+			names = append(names, name)
 		}
-		fields = append(fields, name)
 	}
-	return fields
+	return names
 }()
 
 // CardsGet implements tracker.CardStore.
@@ -110,7 +108,7 @@ func cardUpdate(w tracker.CardWrite) (filter, update bson.D, err error) {
 	}
 	set = slices.DeleteFunc(set, func(e bson.E) bool { return e.Key == "pending" || e.Key == "pending_at" })
 	var unset bson.D
-	for _, field := range optionalCardFields {
+	for _, field := range cardFields {
 		if !slices.ContainsFunc(set, func(e bson.E) bool { return e.Key == field }) {
 			unset = append(unset, bson.E{Key: field, Value: ""})
 		}

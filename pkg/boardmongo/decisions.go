@@ -120,7 +120,7 @@ func pauseKey(tenantID, botID string) string {
 
 // PauseList implements trigger.Pauses.
 func (s *Store) PauseList(ctx context.Context) ([]trigger.Pause, error) {
-	return findAll[trigger.Pause](ctx, s, collPauses, bson.D{}, options.Find().SetSort(asc("_id")))
+	return findAll[trigger.Pause](ctx, s, collPauses, bson.D{}, options.Find().SetSort(asc("tenant_id", "bot_id")))
 }
 
 // PauseSet implements trigger.Pauses.
@@ -172,7 +172,7 @@ func (s *Store) bulkKept() bson.E {
 // BulkAdvance implements trigger.Bulks.
 func (s *Store) BulkAdvance(ctx context.Context, tenantID, id string, from, to, applied, refused int) (bool, error) {
 	return s.updateOne(ctx, collBulks,
-		append(byKey(tenantID, id), bson.E{Key: "next", Value: from}, bson.E{Key: "stopped", Value: bson.D{{Key: "$ne", Value: true}}}),
+		append(byKey(tenantID, id), s.bulkKept(), bson.E{Key: "next", Value: from}, bson.E{Key: "stopped", Value: bson.D{{Key: "$ne", Value: true}}}),
 		bson.D{
 			{Key: "$set", Value: bson.D{{Key: "next", Value: to}}},
 			{Key: "$inc", Value: bson.D{{Key: "applied", Value: applied}, {Key: "refused", Value: refused}}},

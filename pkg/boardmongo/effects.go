@@ -275,7 +275,7 @@ func (s *Store) EffectSettleMany(ctx context.Context, settles []trigger.Settle) 
 	for i, st := range settles {
 		row := byID[st.EffectID]
 		stands[i] = row.ClaimID == st.ClaimID && row.TenantID == st.TenantID && row.State != trigger.StateClaimed &&
-			(row.State != trigger.StateReconcile || !st.Definite())
+			(row.State != trigger.StateReconcile || st.To == trigger.StateReconcile)
 		all = all && stands[i]
 	}
 	if werr != nil && !all {

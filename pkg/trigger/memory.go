@@ -143,6 +143,7 @@ func (m *MemoryEffectOutbox) EffectSettleMany(_ context.Context, settles []Settl
 		case row.State == StateClaimed, row.State == StateReconcile && s.Definite():
 			stands[i] = true
 			m.put(settled(*row, s))
+		case row.State == StateReconcile && s.To != StateReconcile: // it never was
 		default:
 			stands[i] = true // it was applied before
 		}

@@ -267,7 +267,7 @@ type SubscriptionKey struct {
 
 // Pauses keeps what is paused. A pause holds up claims; nothing is lost by it.
 type Pauses interface {
-	// PauseList returns all pauses.
+	// PauseList returns all pauses, by tenant and bot.
 	PauseList(ctx context.Context) ([]Pause, error)
 	// PauseSet pauses; a pause of the same scope that is there stays as it is.
 	PauseSet(ctx context.Context, p Pause) error

@@ -26,6 +26,10 @@ func Run(t *testing.T, open func(t *testing.T) trigger.Store) {
 	runGuards(t, open)
 	runCrashes(t, open)
 	runTakeovers(t, open)
+	runAll(t, open, unsafeTests())
+	runAll(t, open, decisionTests())
+	runAll(t, open, lanesTests())
+	runAll(t, open, cardTests())
 	for name, test := range map[string]func(*testing.T, *bundle){
 		"TestE1_WriteIsConditionalOnRevAndIncarnation": testE1Conditional,
 		"TestE1_ConcurrentChangesChain":                testE1Chain,

@@ -30,7 +30,7 @@ func runTakeovers(t *testing.T, open func(t *testing.T) trigger.Store) {
 		"TestHeld_PausedSubscriptionHoldsWhatItOwes":  testHeld,
 		"TestPromote_SameBotAndLaterEventsStay":       testPromote,
 		"TestR4_JanitorReleasesWhatACrashLeft":        testR4Leftover,
-		"TestW9_PausedBotTenantAndFleetAreNotClaimed": testPauses,
+		"TestW9_PausedBotTenantAndFleetAreNotClaimed": testW9Pauses,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -444,7 +444,7 @@ func testR4Leftover(t *testing.T, b *bundle) {
 	require.Nil(t, b.card(t, "c1").ConsumedBy(id))
 }
 
-func testPauses(t *testing.T, b *bundle) {
+func testW9Pauses(t *testing.T, b *bundle) {
 	ctx := t.Context()
 	b.bot(t, "bot1")
 	b.bot(t, "bot2")

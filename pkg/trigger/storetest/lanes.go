@@ -1,0 +1,226 @@
+package storetest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/triggerd/triggerd/pkg/trigger"
+)
+
+// lanesTests hold a store to finding work from the rows, and to what holds it
+// up.
+func lanesTests() map[string]func(*testing.T, *bundle) {
+	return map[string]func(*testing.T, *bundle){
+		"TestLanes_LateOnesAreFoundFromTheRows": testLanesLate,
+		"TestLanes_LateOfSeveralTenants":        testLanesLateTenants,
+		"TestLanes_LateAmongMoreThanAThousand":  testLanesLateMany,
+		"TestEffectsHeld":                       testEffectsHeld,
+		"TestPauses":                            testPauses,
+	}
+}
+
+// lanesLate returns what LanesLate does, by tenant and lane.
+func (b *bundle) lanesLate(t *testing.T) []trigger.LaneMark {
+	t.Helper()
+	marks, err := b.real.LanesLate(t.Context())
+	require.NoError(t, err)
+	slices.SortFunc(marks, func(a, b trigger.LaneMark) int {
+		return cmp.Or(cmp.Compare(a.TenantID, b.TenantID), cmp.Compare(a.Lane, b.Lane))
+	})
+	return marks
+}
+
+func (b *bundle) mark(t *testing.T, marks ...trigger.LaneMark) {
+	t.Helper()
+	require.NoError(t, b.real.LaneMarkMany(t.Context(), marks))
+}
+
+func testLanesLate(t *testing.T, b *bundle) {
+	ctx := t.Context()
+	now := b.real.Now()
+	at := func(s int) time.Time { return now.Add(time.Duration(s) * time.Second) }
+	n := 0
+	row := func(lane string, due time.Time, with ...func(*trigger.Effect)) {
+		n++
+		r := effect(n, lane, due)
+		for _, f := range with {
+			f(&r)
+		}
+		b.materialize(t, r)
+	}
+	claimed := func(r *trigger.Effect) { r.State, r.ClaimID = trigger.StateClaimed, uuid.NewString() }
+	kind := func(k trigger.EffectKind) func(*trigger.Effect) { return func(r *trigger.Effect) { r.Kind = k } }
+	mark := func(lane string, due time.Time) trigger.LaneMark {
+		return trigger.LaneMark{TenantID: tenant, Lane: lane, Due: due}
+	}
+	require.Empty(t, b.lanesLate(t))
+
+	// Lanes that are in order.
+	row("in-order", at(10))
+	row("in-order", at(20), claimed)
+	b.mark(t, mark("in-order", at(10)))
+	row("early", at(10))
+	b.mark(t, mark("early", at(-10)))
+	row("unknown", at(-10), kind("teleport"))
+	row("unknown", at(-10), kind("teleport"), claimed)
+	for _, state := range trigger.States() {
+		if !state.Live() {
+			row("over", at(-10), func(r *trigger.Effect) { r.State = state })
+		}
+	}
+	b.mark(t, mark("no-rows", at(10)))
+	require.Empty(t, b.lanesLate(t))
+
+	row("a-absent", at(20))
+	row("a-absent", at(5))
+	row("a-absent", at(30), claimed)
+	row("b-not-due", at(7), claimed)
+	row("b-not-due", at(9))
+	b.mark(t, mark("b-not-due", at(-100)))
+	lanes, err := b.real.LanesDue(ctx, at(-50), 10)
+	require.NoError(t, err)
+	require.Len(t, lanes, 1)
+	ok, err := b.real.LaneReschedule(ctx, lanes[0], time.Time{})
+	require.NoError(t, err)
+	require.True(t, ok)
+	row("c-later", at(8))
+	row("c-later", at(9), claimed)
+	b.mark(t, mark("c-later", at(8).Add(time.Millisecond)))
+	row("d-later-claimed", at(8), claimed)
+	row("d-later-claimed", at(9))
+	b.mark(t, mark("d-later-claimed", at(9)))
+	row("e-absent-kind", at(8), kind(""))
+	row("f-projection", at(8), kind(trigger.KindProjection))
+	row(trigger.LaneEvents, at(8), kind(trigger.KindEvent))
+	row("g-mixed", at(1), kind("teleport"))
+	row("g-mixed", at(8))
+	want := []trigger.LaneMark{
+		mark("a-absent", at(5)), mark("b-not-due", at(7)), mark("c-later", at(8)), mark("d-later-claimed", at(8)),
+		mark("e-absent-kind", at(8)), mark(trigger.LaneEvents, at(8)), mark("f-projection", at(8)), mark("g-mixed", at(8)),
+	}
+	require.Equal(t, want, b.lanesLate(t))
+	require.Equal(t, want, b.lanesLate(t), "it marks nothing itself")
+	b.mark(t, want...)
+	require.Empty(t, b.lanesLate(t), "that is all they lacked")
+}
+
+func testLanesLateTenants(t *testing.T, b *bundle) {
+	now := b.real.Now()
+	var want []trigger.LaneMark
+	for i, tn := range []string{"acme", "acme-two", "zeta"} {
+		for j, ln := range []string{"bot:a", "bot:b"} {
+			row := effect(j+1, ln, now.Add(time.Duration(i)*time.Second))
+			row.TenantID, row.ID = tn, fmt.Sprintf("%s/%012d|s1", tn, j+1)
+			_, err := b.real.EffectMaterialize(t.Context(), tn, []trigger.Effect{row})
+			require.NoError(t, err)
+			m := trigger.LaneMark{TenantID: tn, Lane: ln, Due: row.NotBefore}
+			if tn == "acme-two" && ln == "bot:a" {
+				b.mark(t, m) // the others' lanes of this name are not it
+			} else {
+				want = append(want, m)
+			}
+		}
+	}
+	require.Equal(t, want, b.lanesLate(t))
+}
+
+func testLanesLateMany(t *testing.T, b *bundle) {
+	now := b.real.Now()
+	const lanes = 2050 // of which a store may look up a thousand at a time
+	rows, marks := make([]trigger.Effect, lanes), make([]trigger.LaneMark, 0, lanes)
+	var want []trigger.LaneMark
+	for i := range rows {
+		rows[i] = effect(i+1, fmt.Sprintf("bot:%04d", i), now)
+		m := trigger.LaneMark{TenantID: tenant, Lane: rows[i].Lane, Due: now}
+		if i%683 == 500 {
+			want = append(want, m)
+		} else {
+			marks = append(marks, m)
+		}
+	}
+	b.materialize(t, rows...)
+	b.mark(t, marks...)
+	require.Len(t, want, 3)
+	require.Equal(t, want, b.lanesLate(t))
+}
+
+func testEffectsHeld(t *testing.T, b *bundle) {
+	ctx := t.Context()
+	now := b.real.Now()
+	for i, state := range trigger.States() {
+		row := inState(i+1, state, now)
+		row.SubscriptionID = "s-" + string(state)
+		b.materialize(t, row)
+	}
+	held := func(n int, sub string) {
+		for _, tn := range []string{tenant, "other"} {
+			row := inState(n, trigger.StateHeld, now)
+			row.TenantID, row.SubscriptionID, row.ID = tn, sub, fmt.Sprintf("%s/%012d|%s", tn, n, sub)
+			_, err := b.real.EffectMaterialize(ctx, tn, []trigger.Effect{row})
+			require.NoError(t, err)
+		}
+	}
+	held(20, "s1")
+	held(21, "s1")
+	held(22, "s2")
+	all := []trigger.SubscriptionKey{
+		{TenantID: tenant, SubscriptionID: "s-held"},
+		{TenantID: tenant, SubscriptionID: "s1"},
+		{TenantID: tenant, SubscriptionID: "s2"},
+		{TenantID: "other", SubscriptionID: "s1"},
+		{TenantID: "other", SubscriptionID: "s2"},
+	}
+	found, err := b.real.EffectsHeld(ctx, 100)
+	require.NoError(t, err)
+	require.ElementsMatch(t, all, found)
+	some, err := b.real.EffectsHeld(ctx, 3)
+	require.NoError(t, err)
+	require.Len(t, some, 3)
+	require.Subset(t, all, some)
+	require.NotEqual(t, some[0], some[1])
+	require.NotEqual(t, some[1], some[2])
+}
+
+func testPauses(t *testing.T, b *bundle) {
+	ctx := t.Context()
+	list := func() []trigger.Pause {
+		t.Helper()
+		found, err := b.real.PauseList(ctx)
+		require.NoError(t, err)
+		return found
+	}
+	require.Empty(t, list())
+	at := b.real.Now()
+	fleet, whole, bot, twin := trigger.Pause{By: "mona", At: at}, trigger.Pause{TenantID: tenant, By: "mona", Note: "why", At: at},
+		trigger.Pause{TenantID: tenant, BotID: "bot1", By: "mona", At: at}, trigger.Pause{TenantID: "acme-two", BotID: "bot1", By: "mona", At: at}
+	for _, p := range []trigger.Pause{twin, bot, whole, fleet} {
+		require.NoError(t, b.real.PauseSet(ctx, p))
+		p.By, p.Note, p.At = "hubot", "later", at.Add(time.Minute)
+		require.NoError(t, b.real.PauseSet(ctx, p), "set twice it keeps the first")
+	}
+	require.Equal(t, []trigger.Pause{fleet, whole, bot, twin}, list())
+
+	resume := func(tenantID, botID string) bool {
+		t.Helper()
+		was, err := b.real.PauseClear(ctx, tenantID, botID)
+		require.NoError(t, err)
+		return was
+	}
+	require.False(t, resume(tenant, "bot2"))
+	require.False(t, resume("other", ""))
+	require.True(t, resume(tenant, ""))
+	require.False(t, resume(tenant, ""))
+	require.Equal(t, []trigger.Pause{fleet, bot, twin}, list(), "the bot's own pause is another")
+	require.True(t, resume("", ""))
+	require.True(t, resume(tenant, "bot1"))
+	require.Equal(t, []trigger.Pause{twin}, list())
+	whole.By = "hubot"
+	require.NoError(t, b.real.PauseSet(ctx, whole), "cleared it can be set again")
+	require.Equal(t, []trigger.Pause{whole, twin}, list())
+}
