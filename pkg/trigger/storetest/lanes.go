@@ -93,7 +93,9 @@ func testLanesLate(t *testing.T, b *bundle) {
 	row("c-later", at(9), claimed)
 	b.mark(t, mark("c-later", at(8).Add(time.Millisecond)))
 	row("d-later-claimed", at(8), claimed)
-	row("d-later-claimed", at(9))
+	for range 8 {
+		row("d-later-claimed", at(9))
+	}
 	b.mark(t, mark("d-later-claimed", at(9)))
 	row("e-absent-kind", at(8), kind(""))
 	row("f-projection", at(8), kind(trigger.KindProjection))
