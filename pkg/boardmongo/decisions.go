@@ -86,7 +86,11 @@ func (s *Store) EffectsHeld(ctx context.Context, limit int) ([]trigger.Subscript
 	ctx, cancel := s.op(ctx)
 	defer cancel()
 	cur, err := s.db.Collection(collEffects).Aggregate(ctx, mongo.Pipeline{
-		{{Key: "$match", Value: bson.D{{Key: "state", Value: trigger.StateHeld}}}},
+		// Every held row has a subscription; naming it leaves no doubt about
+		// the index.
+		{{Key: "$match", Value: bson.D{
+			anyTenant, {Key: "subscription_id", Value: bson.D{{Key: "$gt", Value: ""}}}, {Key: "state", Value: trigger.StateHeld},
+		}}},
 		{{Key: "$group", Value: bson.D{{Key: "_id", Value: bson.D{
 			{Key: "tenant_id", Value: "$tenant_id"}, {Key: "subscription_id", Value: "$subscription_id"},
 		}}}}},

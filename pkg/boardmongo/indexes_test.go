@@ -37,6 +37,9 @@ func TestIndexesAreUsed(t *testing.T) {
 	}
 	claim := trigger.ClaimParams{TenantID: tenant, Lane: lane, ClaimID: "c", Worker: "w", Now: now, LeaseEnd: now.Add(time.Minute), Limit: 8}
 	fence := trigger.Fence{TenantID: tenant, EffectID: rows[0], ClaimID: "x"}
+	list := func(f trigger.EffectFilter) ([]trigger.Effect, error) {
+		return store.EffectList(ctx, trigger.EffectListParams{TenantID: tenant, EffectFilter: f, Limit: 100})
+	}
 	for _, q := range []struct {
 		name, coll string
 		indexes    []string // of its commands, in their order
@@ -136,6 +139,58 @@ func TestIndexesAreUsed(t *testing.T) {
 			_, err := store.EffectList(ctx, trigger.EffectListParams{TenantID: tenant, Limit: 100})
 			return err
 		}},
+		{"EffectList, failed", "trigger_effects", []string{"parked_tenant_state"}, func() error {
+			found, err := list(trigger.EffectFilter{State: trigger.StateFailed})
+			require.Len(t, found, 100)
+			return err
+		}},
+		{"EffectList, failed, of a subscription, by reason", "trigger_effects", []string{"parked_tenant_state"}, func() error {
+			found, err := list(trigger.EffectFilter{State: trigger.StateFailed, SubscriptionID: "s01", Reason: trigger.ReasonExhausted})
+			require.Len(t, found, 100)
+			return err
+		}},
+		{"EffectList, reconcile, by age", "trigger_effects", []string{"parked_tenant_state"}, func() error {
+			found, err := list(trigger.EffectFilter{State: trigger.StateReconcile, UpdatedBefore: now})
+			require.Empty(t, found)
+			return err
+		}},
+		{"EffectList, held", "trigger_effects", []string{"parked_tenant_state"}, func() error {
+			found, err := list(trigger.EffectFilter{State: trigger.StateHeld})
+			require.Len(t, found, 100)
+			return err
+		}},
+		{"EffectList, done", "trigger_effects", []string{"_id_"}, func() error {
+			found, err := list(trigger.EffectFilter{State: trigger.StateDone, SubscriptionID: "s01"})
+			require.Len(t, found, 100)
+			return err
+		}},
+		{"EffectsHeld", "trigger_effects", []string{"held"}, func() error {
+			found, err := store.EffectsHeld(ctx, 100)
+			require.Len(t, found, 10)
+			return err
+		}},
+		{"EffectDecide", "trigger_effects", []string{"_id_", "_id_"}, func() error {
+			_, err := store.EffectDecide(ctx, trigger.Decision{TenantID: tenant, EffectID: rows[2], ID: "d", Action: trigger.ActionReplay, At: now})
+			return err
+		}},
+		{"EffectStart", "trigger_effects", []string{"_id_"}, func() error {
+			require.ErrorIs(t, store.EffectStart(ctx, fence, now, "body"), trigger.ErrFenceLost)
+			return nil
+		}},
+		{"EffectTouch", "trigger_effects", []string{"_id_"}, func() error {
+			require.ErrorIs(t, store.EffectTouch(ctx, fence, now), trigger.ErrFenceLost)
+			return nil
+		}},
+		{"BulkGet", "bulk_decisions", []string{"_id_"}, func() error { _, err := store.BulkGet(ctx, tenant, "bulk-7"); return err }},
+		{"BulkAdvance", "bulk_decisions", []string{"_id_"}, func() error {
+			_, err := store.BulkAdvance(ctx, tenant, "bulk-7", 0, 1, 1, 0)
+			return err
+		}},
+		{"CardListByBot", "cards", []string{"tenant_bot"}, func() error {
+			found, err := store.CardListByBot(ctx, "t00007", "bot-7", "c1", 100)
+			require.Len(t, found, 5)
+			return err
+		}},
 		{"EffectsSettledBefore", "trigger_effects", []string{"tenant_state_updated"}, func() error {
 			found, err := store.EffectsSettledBefore(ctx, tenant, now.Add(-time.Hour), "", 500)
 			require.Len(t, found, 500)
@@ -158,9 +213,24 @@ func TestIndexesAreUsed(t *testing.T) {
 		require.Equal(t, q.indexes, used, q.name)
 	}
 
+	// The sweep finds lanes from the live rows, of all tenants.
+	mon.reset()
+	late, err := store.LanesLate(ctx)
+	require.NoError(t, err)
+	require.NotEmpty(t, late)
+	var sweep []string
+	for _, find := range mon.finds() {
+		p := explain(t, store, find.body)
+		t.Logf("%-24s %-13s %s", "LanesLate", find.name+" "+find.coll, p)
+		require.Empty(t, p.scans)
+		require.Len(t, p.indexes, 1)
+		sweep = append(sweep, find.coll+" "+p.indexes[0])
+	}
+	require.Equal(t, []string{"trigger_effects live_tenant_lane", "lanes _id_"}, sweep)
+
 	// Starting up looks for the ends of each tenant's log and rows (T4).
 	mon.reset()
-	_, err := store.HeadLift(ctx, tenant)
+	_, err = store.HeadLift(ctx, tenant)
 	require.NoError(t, err)
 	for _, find := range mon.finds() {
 		p := explain(t, store, find.body)
@@ -199,9 +269,16 @@ func seedForIndexes(t *testing.T, store *boardmongo.Store, now time.Time) {
 		if i%100 == 0 {
 			card.PendingAt, card.Pending = old, []tracker.BoardEvent{{EID: fmt.Sprint("board:pending-", i)}}
 		}
+		if i%20 == 7 && i%5 == 2 {
+			card.BotID = fmt.Sprint("bot-", i%400)
+		}
 		add("cards", keyed(card.TenantID+"/"+card.ID, card))
 	}
 	for i := range 10 {
+		for j := range 100 {
+			id := fmt.Sprint("bulk-", j)
+			add("bulk_decisions", keyed(tn(i)+"/"+id, trigger.Bulk{TenantID: tn(i), ID: id, CreatedAt: now}))
+		}
 		for j := range 50 {
 			id := fmt.Sprintf("s%02d", j)
 			add("trigger_subscriptions", keyed(tn(i)+"/"+id, trigger.Subscription{TenantID: tn(i), ID: id, Name: id, Revision: 1, Enabled: j < 40}))
@@ -211,7 +288,7 @@ func seedForIndexes(t *testing.T, store *boardmongo.Store, now time.Time) {
 			e.EID = fmt.Sprintf("board:%s-%d", tn(i), e.Seq)
 			add("board_events", keyed(e.ID(), e))
 			row := trigger.Effect{
-				ID: trigger.EffectID(e.ID(), "s01"), TenantID: tn(i), Kind: trigger.KindLaunch, Lane: fmt.Sprint("bot:b", j%3), EventSeq: e.Seq,
+				ID: trigger.EffectID(e.ID(), "s01"), TenantID: tn(i), Kind: trigger.KindLaunch, SubscriptionID: "s01", Lane: fmt.Sprint("bot:b", j%3), EventSeq: e.Seq,
 				State: trigger.StateDone, NotBefore: old, UpdatedAt: old,
 			}
 			switch j % 10 {
@@ -220,9 +297,13 @@ func seedForIndexes(t *testing.T, store *boardmongo.Store, now time.Time) {
 			case 1:
 				row.State, row.ClaimID = trigger.StateClaimed, "claim"
 			case 2:
-				row.State = trigger.StateFailed
+				row.State, row.Reason = trigger.StateFailed, trigger.ReasonExhausted
 			case 3:
 				row.State, row.Lane, row.NotBefore = trigger.StatePending, "bot:later", now.Add(time.Hour)
+			case 4:
+				row.State = trigger.StateHeld
+			case 5:
+				row.State = trigger.StateDiscarded
 			}
 			add("trigger_effects", keyed(row.ID, row))
 		}

@@ -76,12 +76,17 @@ func (s *Store) LaneReschedule(ctx context.Context, lane trigger.Lane, due time.
 	}, update)
 }
 
+// anyTenant matches every tenant. An index that begins with the tenant is used
+// only by a query that names it: without, a server scans the collection.
+var anyTenant = bson.E{Key: "tenant_id", Value: bson.D{{Key: "$gt", Value: ""}}}
+
 // LanesLate implements trigger.Lanes.
 func (s *Store) LanesLate(ctx context.Context) ([]trigger.LaneMark, error) {
 	octx, cancel := s.op(ctx)
 	defer cancel()
 	cur, err := s.db.Collection(collEffects).Aggregate(octx, mongo.Pipeline{
 		{{Key: "$match", Value: bson.D{
+			anyTenant,
 			{Key: "state", Value: in([]trigger.State{trigger.StatePending, trigger.StateClaimed})},
 			{Key: "kind", Value: knownKinds},
 		}}},

@@ -86,6 +86,13 @@ func indexes() []index {
 			partial: bson.D{{Key: "state", Value: bson.D{{Key: "$in", Value: bson.A{trigger.StatePending, trigger.StateClaimed}}}}},
 		},
 		{coll: collEffects, name: "tenant_state_updated", keys: asc("tenant_id", "state", "updated_at")},
+		// Rows that wait for a person, or were given up. Not of all states: for
+		// the many done rows a server would rather sort all of them than read a
+		// page by id.
+		{
+			coll: collEffects, name: "parked_tenant_state", keys: asc("tenant_id", "state", "_id"),
+			partial: bson.D{{Key: "state", Value: in([]trigger.State{trigger.StateFailed, trigger.StateReconcile, trigger.StateHeld, trigger.StateDiscarded})}},
+		},
 		{coll: collEffects, name: "held", keys: asc("tenant_id", "subscription_id"), partial: bson.D{{Key: "state", Value: trigger.StateHeld}}},
 		{coll: collEffects, name: "expire_at_ttl", keys: asc("expire_at"), ttlNow: true, partial: bson.D{{Key: "expire_at", Value: exists}}},
 		{coll: collDeliveries, name: "at_ttl", keys: asc("at"), ttl: trigger.DeliveriesKept},
