@@ -265,6 +265,9 @@ func (s *Store) HeadLift(_ context.Context, tenantID string) (trigger.Lifted, er
 	for _, sub := range s.subscriptions.list(tenantID) {
 		known = max(known, sub.ActiveFromSeq)
 	}
+	for _, p := range s.projections.list(tenantID) {
+		known = max(known, p.ActiveFromSeq)
+	}
 	next := trigger.LiftHead(l.head, tenantID, lowest, highest, known)
 	out := trigger.Lifted{Created: l.head == nil, Log: highest > 0, To: next.Seq}
 	if l.head != nil {

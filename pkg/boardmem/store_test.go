@@ -21,3 +21,8 @@ func TestProperty(t *testing.T) {
 	t.Parallel()
 	storetest.Property(t, func(*testing.T) trigger.Store { return boardmem.New() }, storetest.PropertyParams{Checks: 700, InMemory: true})
 }
+
+func TestProjectionsConverge(t *testing.T) {
+	t.Parallel()
+	storetest.ConvergeProjections(t, func(*testing.T) trigger.Store { return boardmem.New() }, 300)
+}

@@ -127,6 +127,13 @@ func (s *Store) seqsKnown(ctx context.Context, tenantID string) (lowest, highest
 	for i := range subs {
 		known = max(known, subs[i].ActiveFromSeq)
 	}
+	projections, err := s.ProjectionList(ctx, tenantID)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	for i := range projections {
+		known = max(known, projections[i].ActiveFromSeq)
+	}
 	return lowest, highest, known, nil
 }
 

@@ -151,7 +151,7 @@ func New(p Params) (*Server, error) {
 		Logger: p.Logger, Batch: p.Timing.TailBatch, Poll: p.Timing.Poll, HoleWait: p.Timing.HoleWait, Prefers: s.members.Prefers,
 	}
 	evaluator := &trigger.Evaluator{
-		Board: s.board, Outbox: p.Store, Config: p.Store, Launcher: p.Launcher, Sealer: p.Sealer, Logger: p.Logger,
+		Board: s.board, Outbox: p.Store, Config: p.Store, Launcher: p.Launcher, Sealer: p.Sealer, Logger: p.Logger, Matcher: s.tail,
 	}
 	s.janitor.Release = evaluator.Release
 	s.lanes = &trigger.LaneSweeper{

@@ -105,11 +105,13 @@ type Mirror struct {
 }
 
 // ColumnBy is the event that brought a card into its column: its eid, whose
-// seq the log knows; for a projected one the seq of the event that it goes
-// back to.
+// seq the log knows; for a projected one, or one that a later event found it in
+// already, the seq of the event that it goes back to. Once the log knows it no
+// more, the time is left to tell what came first.
 type ColumnBy struct {
-	EID string `json:"eid,omitempty"`
-	Seq int64  `json:"seq,omitempty"`
+	EID string    `json:"eid,omitempty"`
+	Seq int64     `json:"seq,omitempty"`
+	At  time.Time `json:"at,omitempty,omitzero"` // database time
 }
 
 // Delivery is an inbound delivery that the card has absorbed.

@@ -146,7 +146,7 @@ func (b *Board) compute(tenantID, cardID string, card *tracker.Card, f tracker.C
 	if event != nil {
 		event.EID, event.At = tracker.NewBoardEID(), now
 		if live == nil || live.ColumnID != next.ColumnID {
-			next.ColumnBy = tracker.ColumnBy{EID: event.EID, Seq: event.ProjectedSeq}
+			next.ColumnBy = tracker.ColumnBy{EID: event.EID, Seq: event.ProjectedSeq, At: now}
 		}
 		event.BoardID, event.CardID, event.CardRev = next.BoardID, cardID, next.Rev
 		event.After = next.Snapshot()

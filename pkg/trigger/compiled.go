@@ -65,6 +65,13 @@ type subscriptionReader interface {
 	SubscriptionList(ctx context.Context, tenantID string) ([]Subscription, error)
 }
 
+// configReader is what the tail matches against. Projections are read whole,
+// by one command a batch: a tenant has few, and they are small.
+type configReader interface {
+	subscriptionReader
+	ProjectionList(ctx context.Context, tenantID string) ([]Projection, error)
+}
+
 // subscriptionsSingly is how many subscriptions are read one by one; when more
 // of a tenant's are not known yet, all of its are read at once.
 const subscriptionsSingly = 5

@@ -48,8 +48,11 @@ type Evaluator struct {
 	Config interface {
 		SubscriptionGet(ctx context.Context, tenantID, id string) (*Subscription, error)
 		BotGet(ctx context.Context, tenantID, id string) (*Bot, error)
+		ProjectionGet(ctx context.Context, tenantID, id string) (*Projection, error)
 		BoardGet(ctx context.Context, tenantID, id string) (*tracker.Board, error)
 	}
+	// Matcher matches a poison event again; without it such rows wait.
+	Matcher  *Tail
 	Launcher Launcher
 	Sealer   Sealer
 	Logger   zerolog.Logger
@@ -82,6 +85,9 @@ func (v *Evaluator) evaluate(ctx context.Context, row *Effect) Evaluation {
 	if !row.DeliveryStartedAt.IsZero() {
 		return Evaluation{Reconcile: true} // W6a, W8
 	}
+	if other := v.otherKind(row.Kind); other != nil {
+		return other(ctx, row)
+	}
 	if len(row.Consume) > 0 {
 		spent, err := v.spent(ctx, row)
 		if err != nil {
@@ -99,7 +105,7 @@ func (v *Evaluator) evaluate(ctx context.Context, row *Effect) Evaluation {
 	case err != nil:
 		return Evaluation{Err: lookup(err)}
 	case sub.TenantID != row.TenantID || row.Event.TenantID != row.TenantID:
-		return Evaluation{Err: permanent("the row, its event and its subscription are not of one tenant")}
+		return permanent("the row, its event and its subscription are not of one tenant")
 	case !sub.Enabled:
 		return v.close(ctx, row, Evaluation{Outcome: OutcomeSubscriptionDisabled})
 	case !sub.Matches(&row.Event):
@@ -134,11 +140,6 @@ func (v *Evaluator) evaluate(ctx context.Context, row *Effect) Evaluation {
 		return Evaluation{Err: err}
 	}
 	return v.launch(ctx, row, bot, body)
-}
-
-// permanent is a failure that trying again can't help.
-func permanent(format string, args ...any) error {
-	return &LaunchError{Message: fmt.Sprintf(format, args...), Permanent: true, Definite: true}
 }
 
 // spent reports whether the row's label is spent for it: the mark on the row,

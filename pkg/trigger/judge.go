@@ -55,14 +55,9 @@ func (t *Tail) judge(ctx context.Context, tenantID string, events []Event) (judg
 		out.n = 1
 		return out, nil
 	}
-	// Subscriptions are read after the events: one whose save was answered
-	// before an event was written is seen by that event's batch (T7).
-	subs, err := t.cache.load(ctx, t.Config, tenantID)
+	w, err := t.watchers(ctx, tenantID)
 	if err != nil {
-		return judged{}, fmt.Errorf("subscriptions: %w", err)
-	}
-	if subs.unknown != nil {
-		return judged{}, subs.unknown
+		return judged{}, err
 	}
 	for i := range events {
 		e := &events[i]
@@ -70,27 +65,57 @@ func (t *Tail) judge(ctx context.Context, tenantID string, events []Event) (judg
 			break // the batch ends before it
 		}
 		out.n++
-		if e.Source == SourceVoid || normalized[i].Gone {
-			continue
-		}
-		switch {
-		case e.Undecodable != "":
-			t.poison(&out, e, errors.New("undecodable: "+e.Undecodable))
-		case eventSize(e) > EventMaxBytes:
-			cut := *e
-			cut.Before, cut.After, cut.Payload = nil, nil, ""
-			t.poison(&out, &cut, fmt.Errorf("the event is larger than %d bytes", EventMaxBytes))
-		default:
-			t.match(&out, e, subs)
+		if e.Source != SourceVoid && !normalized[i].Gone {
+			t.owe(&out, e, w)
 		}
 	}
 	return out, nil
 }
 
+// watchers are what a tenant's events are matched against.
+type watchers struct {
+	subs        *compiledSet
+	projections []Projection
+}
+
+// watchers reads them, after the events: one whose save was answered before an
+// event was written is seen by that event's batch (T7).
+func (t *Tail) watchers(ctx context.Context, tenantID string) (w watchers, err error) {
+	if w.subs, err = t.cache.load(ctx, t.Config, tenantID); err != nil {
+		return w, fmt.Errorf("subscriptions: %w", err)
+	}
+	if w.subs.unknown != nil {
+		return w, w.subs.unknown
+	}
+	if w.projections, err = t.Config.ProjectionList(ctx, tenantID); err != nil {
+		return w, fmt.Errorf("projections: %w", err)
+	}
+	return w, nil
+}
+
+// owe adds the rows that a normalized event owes, or its poison row.
+func (t *Tail) owe(out *judged, e *Event, w watchers) {
+	switch {
+	case e.Undecodable != "":
+		t.poison(out, e, errors.New("undecodable: "+e.Undecodable))
+	case eventSize(e) > EventMaxBytes:
+		cut := *e
+		cut.Before, cut.After, cut.Payload = nil, nil, ""
+		t.poison(out, &cut, fmt.Errorf("the event is larger than %d bytes", EventMaxBytes))
+	default:
+		t.match(out, e, w)
+	}
+}
+
 // match adds the rows that an event owes. A panic of one subscription's
 // evaluation is poison (T5); the others' rows are owed all the same.
-func (t *Tail) match(out *judged, e *Event, subs *compiledSet) {
-	subs.caring(e.Kind, func(s *Subscription) {
+func (t *Tail) match(out *judged, e *Event, w watchers) {
+	for i := range w.projections {
+		if p := &w.projections[i]; p.Cares(e) {
+			out.rows = append(out.rows, p.row(e, t.Clock))
+		}
+	}
+	w.subs.caring(e.Kind, func(s *Subscription) {
 		if e.Seq <= s.ActiveFromSeq {
 			return
 		}
@@ -125,7 +150,7 @@ func (t *Tail) poison(out *judged, e *Event, why error) {
 	}
 	now := t.Clock.Now()
 	row := Effect{
-		ID: id, TenantID: e.TenantID, Kind: KindEvent, State: StateFailed, Reason: ReasonPoison,
+		ID: id, TenantID: e.TenantID, Kind: KindEvent, Lane: LaneEvents, State: StateFailed, Reason: ReasonPoison,
 		EventSeq: e.Seq, CardID: e.CardID, CardRev: e.CardRev, Event: *e,
 		Errors:    []AttemptError{{At: now, Message: clip(why.Error(), 1024)}},
 		CreatedAt: now, UpdatedAt: now,

@@ -64,13 +64,13 @@ func (v *Evaluator) promote(ctx context.Context, row *Effect, bot *Bot, p Promot
 func (v *Evaluator) hasColumn(ctx context.Context, tenantID, boardID, columnID string) error {
 	board, err := v.Config.BoardGet(ctx, tenantID, boardID)
 	if errors.Is(err, tracker.ErrNotFound) {
-		return permanent("the card's board %s is gone", boardID)
+		return permanentError("the card's board %s is gone", boardID)
 	}
 	if err != nil {
 		return err
 	}
 	if board.Column(columnID) == nil {
-		return permanent("board %s has no column %s", boardID, columnID)
+		return permanentError("board %s has no column %s", boardID, columnID)
 	}
 	return nil
 }

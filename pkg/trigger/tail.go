@@ -39,7 +39,7 @@ type Tail struct {
 	Cards  tracker.CardStore
 	Log    EventLog
 	Heads  Heads
-	Config subscriptionReader
+	Config configReader
 	Outbox EffectOutbox
 	Lanes  Lanes
 	Clock  Clock

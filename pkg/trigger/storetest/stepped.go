@@ -296,6 +296,10 @@ func (s *stepped) SubscriptionRefs(ctx context.Context, tenantID string) ([]trig
 	return stepRead(ctx, "SubscriptionRefs", func() ([]trigger.SubscriptionRef, error) { return s.Store.SubscriptionRefs(s.ctx, tenantID) })
 }
 
+func (s *stepped) ProjectionList(ctx context.Context, tenantID string) ([]trigger.Projection, error) {
+	return stepRead(ctx, "ProjectionList", func() ([]trigger.Projection, error) { return s.Store.ProjectionList(s.ctx, tenantID) })
+}
+
 func (s *stepped) SubscriptionGet(ctx context.Context, tenantID, id string) (*trigger.Subscription, error) {
 	return stepRead(ctx, "SubscriptionGet "+id, func() (*trigger.Subscription, error) { return s.Store.SubscriptionGet(s.ctx, tenantID, id) })
 }

@@ -30,6 +30,7 @@ func Run(t *testing.T, open func(t *testing.T) trigger.Store) {
 	runAll(t, open, decisionTests())
 	runAll(t, open, lanesTests())
 	runAll(t, open, cardTests())
+	runProjections(t, open)
 	for name, test := range map[string]func(*testing.T, *bundle){
 		"TestE1_WriteIsConditionalOnRevAndIncarnation": testE1Conditional,
 		"TestE1_ConcurrentChangesChain":                testE1Chain,
@@ -158,7 +159,7 @@ func (b *bundle) newTail(log io.Writer) *trigger.Tail {
 
 func (b *bundle) evaluator() *trigger.Evaluator {
 	return &trigger.Evaluator{
-		Board: b.board, Outbox: b.faults, Config: b.faults, Launcher: b.launches, Sealer: plainSealer{}, Logger: zerolog.Nop(),
+		Board: b.board, Outbox: b.faults, Config: b.faults, Launcher: b.launches, Sealer: plainSealer{}, Logger: zerolog.Nop(), Matcher: b.tail,
 	}
 }
 
