@@ -53,6 +53,21 @@ func (s *Store) EffectsSettledBefore(ctx context.Context, tenantID string, befor
 	return rows, nil
 }
 
+// EffectsOpen implements trigger.Retention.
+func (s *Store) EffectsOpen(ctx context.Context, tenantID string, ids []string) ([]string, error) {
+	rows, err := findAll[trigger.EffectSeq](ctx, s, collEffects, bson.D{
+		{Key: "_id", Value: in(ids)}, {Key: "tenant_id", Value: tenantID}, {Key: "state", Value: bson.D{{Key: "$nin", Value: overStates}}},
+	}, options.Find().SetProjection(asc("id")))
+	if err != nil {
+		return nil, fmt.Errorf("open ones of %d rows of %s: %w", len(ids), tenantID, err)
+	}
+	open := make([]string, len(rows))
+	for i, row := range rows {
+		open[i] = row.ID
+	}
+	return open, nil
+}
+
 // EffectExpireMany implements trigger.Retention: the TTL index acts on the
 // date that is set here.
 func (s *Store) EffectExpireMany(ctx context.Context, tenantID string, ids []string) error {

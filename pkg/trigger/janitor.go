@@ -140,7 +140,8 @@ func (j *Janitor) events(ctx context.Context, head *Head) error {
 	return ctx.Err()
 }
 
-// rows lets done and discarded rows go whose event is gone.
+// rows lets done and discarded rows go whose event is gone, and will not be matched again: a
+// poison row that is not over may be replayed, from the event that it carries.
 func (j *Janitor) rows(ctx context.Context, tenantID string) error {
 	before := j.Clock.Now().Add(-orDefault(j.Rows, RowRetentionDefault))
 	after := ""
@@ -156,18 +157,18 @@ func (j *Janitor) rows(ctx context.Context, tenantID string) error {
 		if err != nil {
 			return err
 		}
-		var gone []string
+		gone, err := j.gone(ctx, tenantID, page, kept)
+		if err != nil {
+			return err
+		}
 		for _, row := range page {
-			if _, there := slices.BinarySearch(kept, row.EventSeq); there {
+			if len(row.Consume) == 0 || !slices.Contains(gone, row.ID) {
 				continue
 			}
-			if len(row.Consume) > 0 {
-				// A crash right after the row was done has left it.
-				if err := j.Release(ctx, tenantID, row.CardID, row.ID); err != nil {
-					return err
-				}
+			// A crash right after the row was done has left it (W7).
+			if err := j.Release(ctx, tenantID, row.CardID, row.ID); err != nil {
+				return err
 			}
-			gone = append(gone, row.ID)
 		}
 		if len(gone) > 0 {
 			if err := j.Retention.EffectExpireMany(ctx, tenantID, gone); err != nil {
@@ -179,6 +180,32 @@ func (j *Janitor) rows(ctx context.Context, tenantID string) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// gone returns the ids of those rows whose event is not among the seqs kept,
+// nor has a poison row that is not over.
+func (j *Janitor) gone(ctx context.Context, tenantID string, page []EffectSeq, kept []int64) (ids []string, err error) {
+	page = slices.DeleteFunc(slices.Clone(page), func(row EffectSeq) bool {
+		_, there := slices.BinarySearch(kept, row.EventSeq)
+		return there
+	})
+	if len(page) == 0 {
+		return nil, nil
+	}
+	poison := make([]string, len(page))
+	for i, row := range page {
+		poison[i] = PoisonID(EventID(tenantID, row.EventSeq))
+	}
+	open, err := j.Retention.EffectsOpen(ctx, tenantID, slices.Compact(slices.Clone(poison)))
+	if err != nil {
+		return nil, err
+	}
+	for i, row := range page {
+		if !slices.Contains(open, poison[i]) {
+			ids = append(ids, row.ID)
+		}
+	}
+	return ids, nil
 }
 
 // LiftAll lifts every tenant's head, once at start-up (T4): after a restore a

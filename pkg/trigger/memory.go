@@ -337,6 +337,16 @@ func (m *MemoryEffectOutbox) EffectsSettledBefore(_ context.Context, tenantID st
 	return out[:min(len(out), limit)], nil
 }
 
+// EffectsOpen implements Retention.
+func (m *MemoryEffectOutbox) EffectsOpen(_ context.Context, tenantID string, ids []string) (open []string, err error) {
+	for _, row := range m.list(func(row *Effect) bool {
+		return row.TenantID == tenantID && !row.State.Over() && slices.Contains(ids, row.ID)
+	}) {
+		open = append(open, row.ID)
+	}
+	return open, nil
+}
+
 // EffectExpireMany implements Retention.
 func (m *MemoryEffectOutbox) EffectExpireMany(_ context.Context, tenantID string, ids []string) error {
 	m.mu.Lock()

@@ -352,6 +352,8 @@ type Retention interface {
 	// EffectsSettledBefore returns up to limit done or discarded rows last
 	// written before, and not yet told to go, with ids after one, by id.
 	EffectsSettledBefore(ctx context.Context, tenantID string, before time.Time, afterID string, limit int) ([]EffectSeq, error)
+	// EffectsOpen returns those of the ids whose rows are there and not over.
+	EffectsOpen(ctx context.Context, tenantID string, ids []string) ([]string, error)
 	// EffectExpireMany lets done and discarded rows go, at once or soon.
 	EffectExpireMany(ctx context.Context, tenantID string, ids []string) error
 }

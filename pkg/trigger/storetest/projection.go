@@ -39,6 +39,7 @@ func runProjections(t *testing.T, open func(t *testing.T) trigger.Store) {
 		"TestT5_ReplayedPoisonEventIsMatched":                testT5Replayed,
 		"TestT5_StillPoisonFailsAgain":                       testT5StillPoison,
 		"TestT5_ReplayOfAnEventThatLeftTheLog":               testT5LeftTheLog,
+		"TestR4_RowsStayWhileTheirPoisonEventMayBeReplayed":  testR4Poison,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -3,6 +3,7 @@ package storetest
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -168,4 +169,38 @@ func testT5LeftTheLog(t *testing.T, b *bundle) {
 	row = b.runs(t, trigger.PoisonID(events[0].ID()))
 	require.Equal(t, trigger.StateFailed, row.State)
 	require.Contains(t, row.Errors[len(row.Errors)-1].Message, "was matched before")
+}
+
+func testR4Poison(t *testing.T, b *bundle) {
+	ctx := t.Context()
+	b.holed(t, "xx")
+	b.drain(t)
+	events := b.events(t)
+	poison := b.poisonRow(events[0])
+	b.materialize(t, poison)
+	rows, err := b.real.EffectClaim(ctx, b.claimParams(lane, 2, time.Hour))
+	require.NoError(t, err)
+	require.Len(t, rows, 2)
+	for _, row := range rows {
+		require.True(t, b.settle(t, b.done(row)))
+	}
+	// Those that were told to go are listed no more.
+	kept := func() (ids []string) {
+		rows, err := b.real.EffectsSettledBefore(ctx, tenant, b.Now().Add(time.Hour), "", 10)
+		require.NoError(t, err)
+		for _, row := range rows {
+			ids = append(ids, row.ID)
+		}
+		return ids
+	}
+	b.pass(trigger.RowRetentionDefault + time.Hour)
+	b.clean(t)
+	require.Empty(t, b.events(t))
+	// One event may be matched again: what it launched is remembered.
+	require.Equal(t, []string{rows[0].ID}, kept())
+	require.Equal(t, trigger.OutcomeMatched, b.runs(t, poison.ID).Outcome)
+	require.Equal(t, trigger.StateDone, b.row(t, rows[0].ID).State, "not launched again")
+	b.pass(trigger.RowRetentionDefault + time.Hour)
+	b.clean(t)
+	require.Empty(t, kept(), "then all of it goes")
 }
