@@ -68,8 +68,11 @@ type Sealer interface {
 type Role string
 
 const (
-	// RoleAdmin reads every tenant.
+	// RoleAdmin reads every tenant, and acts within each.
 	RoleAdmin Role = "admin"
+	// RoleEditor reads the tenant that the token is bound to, and acts within
+	// it.
+	RoleEditor Role = "editor"
 	// RoleViewer reads the tenant that the token is bound to.
 	RoleViewer Role = "viewer"
 )

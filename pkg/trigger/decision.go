@@ -81,6 +81,22 @@ func (e *Effect) Decided(id string) bool {
 	return slices.ContainsFunc(e.History, func(h HistoryEntry) bool { return h.ID == id })
 }
 
+// RefusedError says why a decision was not carried out; nothing was changed.
+// It wraps tracker.ErrConflict.
+type RefusedError struct {
+	Action Action
+	// ID is the row's, or what else the decision was about.
+	ID  string
+	Why string
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("%s %s: %s: %v", e.Action, e.ID, e.Why, tracker.ErrConflict)
+}
+
+// Unwrap returns tracker.ErrConflict.
+func (e *RefusedError) Unwrap() error { return tracker.ErrConflict }
+
 // decisionsFrom says which states allow an action.
 var decisionsFrom = map[Action][]State{
 	ActionReplay:  {StateFailed},
@@ -91,13 +107,13 @@ var decisionsFrom = map[Action][]State{
 	ActionRelease: {StateHeld},
 }
 
-// Apply returns the row as it is after the decision, or an error that wraps
-// tracker.ErrConflict and says why the row does not allow it. It depends on
+// Apply returns the row as it is after the decision, or a *RefusedError that
+// says why the row does not allow it. It depends on
 // its arguments alone; a store applies its result under a condition that the
 // row is still the one that was given.
 func (d *Decision) Apply(row Effect) (Effect, error) {
 	refuse := func(format string, args ...any) (Effect, error) {
-		return row, fmt.Errorf("%s %s: %s: %w", d.Action, row.ID, fmt.Sprintf(format, args...), tracker.ErrConflict)
+		return row, &RefusedError{Action: d.Action, ID: row.ID, Why: fmt.Sprintf(format, args...)}
 	}
 	from, ok := decisionsFrom[d.Action]
 	switch {
@@ -170,6 +186,8 @@ type Bulk struct {
 	// Digest names the rows and their versions.
 	Digest string     `json:"digest"`
 	Items  []BulkItem `json:"items"`
+	// More rows than BulkMax met the filter; these are the first ones, by id.
+	More bool `json:"more,omitempty"`
 	// Next is the first item that was not dealt with yet.
 	Next    int `json:"next"`
 	Applied int `json:"applied"`
@@ -178,6 +196,9 @@ type Bulk struct {
 	Stopped   bool      `json:"stopped,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 }
+
+// Finished reports whether every item was dealt with.
+func (b *Bulk) Finished() bool { return b.Next >= len(b.Items) }
 
 // BulkItem is one row of a bulk decision, and its version.
 type BulkItem struct {
