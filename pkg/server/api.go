@@ -36,8 +36,41 @@ func (s *Server) handler() http.Handler {
 	api := humago.New(mux, config)
 	api.UseMiddleware(s.authenticate(api))
 	s.register(api)
-	return mux
+	return problems(mux)
 }
+
+// problems answers what the mux has no route for with a problem, as all other
+// errors are.
+func problems(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h, pattern := mux.Handler(r)
+		if pattern != "" {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		// The mux's own answer has the status, and which methods there are.
+		own := statusOnly{header: make(http.Header)}
+		h.ServeHTTP(&own, r)
+		if allow := own.header.Get("Allow"); allow != "" {
+			w.Header().Set("Allow", allow)
+		}
+		detail := notFound
+		if own.status != http.StatusNotFound {
+			detail = "not with this method"
+		}
+		writeProblem(w, own.status, detail)
+	})
+}
+
+// statusOnly takes an answer without its body.
+type statusOnly struct {
+	header http.Header
+	status int
+}
+
+func (s *statusOnly) Header() http.Header         { return s.header }
+func (s *statusOnly) WriteHeader(status int)      { s.status = status }
+func (s *statusOnly) Write(b []byte) (int, error) { return len(b), nil }
 
 // readyz reports whether the replica takes part: it started, does not stop,
 // and its store answers.
@@ -76,6 +109,7 @@ func (s *Server) authenticate(api huma.API) func(huma.Context, func(huma.Context
 			return
 		case err != nil:
 			s.log.Warn().Err(err).Msg("authenticate")
+			ctx.SetHeader("Retry-After", retryAfter)
 			refuse(http.StatusServiceUnavailable, "the store does not answer")
 			return
 		}
@@ -83,18 +117,38 @@ func (s *Server) authenticate(api huma.API) func(huma.Context, func(huma.Context
 			refuse(http.StatusNotFound, notFound)
 			return
 		}
-		next(ctx)
+		if ctx.Method() != http.MethodGet && token.Role != trigger.RoleAdmin && token.Role != trigger.RoleEditor {
+			refuse(http.StatusForbidden, "the token may only read: an editor's or an admin's is required")
+			return
+		}
+		next(huma.WithValue(ctx, tokenKey{}, token))
 	}
 }
+
+type tokenKey struct{}
+
+// caller returns the token of the call.
+func caller(ctx context.Context) *trigger.Token {
+	token, _ := ctx.Value(tokenKey{}).(*trigger.Token)
+	return token
+}
+
+// by is how rows name the caller.
+func by(ctx context.Context) string { return "token:" + caller(ctx).Name }
 
 const notFound = "there is no such thing"
 
 // fail translates an error of the store for the caller.
 func (s *Server) fail(err error) error {
 	var field *tracker.FieldError
+	var refused *trigger.RefusedError
 	switch {
 	case errors.Is(err, tracker.ErrNotFound):
 		return huma.Error404NotFound(notFound)
+	case errors.As(err, &refused):
+		return huma.Error409Conflict(refused.Why)
+	case errors.Is(err, tracker.ErrConflict):
+		return huma.Error409Conflict("somebody else wrote to it at the same moment: look again")
 	case errors.As(err, &field):
 		return huma.Error422UnprocessableEntity("refused", field)
 	}
@@ -159,46 +213,6 @@ func (s *Server) register(api huma.API) {
 		return &one[trigger.TenantStatus]{status}, nil
 	}, named("get-tenant", "Where the tenant's log stands."))
 
-	huma.Get(api, "/v1/tenants/{tenant}/effects", func(ctx context.Context, in *struct {
-		TenantInput
-		State string `query:"state" enum:"pending,claimed,done,failed" doc:"only rows in this state"`
-		After string `query:"after" maxLength:"200" doc:"the cursor that the page before gave"`
-		Limit int    `query:"limit" minimum:"1" maximum:"100" default:"50"`
-	},
-	) (*one[Page[Effect]], error) {
-		after, err := decodeCursor(in.Tenant, in.After)
-		if err != nil {
-			return nil, s.fail(err)
-		}
-		rows, err := s.p.Store.EffectList(ctx, trigger.EffectListParams{
-			TenantID: in.Tenant, EffectFilter: trigger.EffectFilter{State: trigger.State(in.State)}, AfterID: after, Limit: in.Limit + 1,
-		})
-		if err != nil {
-			return nil, s.fail(err)
-		}
-		page := Page[Effect]{Items: []Effect{}}
-		for i := range rows {
-			if i == in.Limit {
-				page.Next = encodeCursor(rows[i-1].ID)
-				break
-			}
-			page.Items = append(page.Items, newEffect(&rows[i]))
-		}
-		return &one[Page[Effect]]{page}, nil
-	}, named("list-effects", "A page of the tenant's effects, oldest event first."))
-
-	huma.Get(api, "/v1/tenants/{tenant}/effects/{effect}", func(ctx context.Context, in *struct {
-		TenantInput
-		Effect string `path:"effect" maxLength:"200" pattern:"^[a-z0-9][a-z0-9-]*/[0-9]{12,}[|>!][A-Za-z0-9-]*$" doc:"the effect's id, percent-encoded"`
-	},
-	) (*one[Effect], error) {
-		row, err := s.p.Store.EffectGet(ctx, in.Tenant, in.Effect)
-		if err != nil {
-			return nil, s.fail(err)
-		}
-		return &one[Effect]{newEffect(row)}, nil
-	}, named("get-effect", "One effect."))
-
 	huma.Get(api, "/v1/tenants/{tenant}/cards/{card}", func(ctx context.Context, in *struct {
 		TenantInput
 		Card string `path:"card" maxLength:"64" pattern:"^[A-Za-z0-9-]+$"`
@@ -234,6 +248,11 @@ func (s *Server) register(api huma.API) {
 		}
 		return &one[EventPage]{page}, nil
 	}, named("list-events", "A page of the tenant's log, by seq."))
+
+	s.registerEffects(api)
+	s.registerBulk(api)
+	s.registerPauses(api)
+	s.registerCards(api)
 }
 
 // EventPage is a page of the log.
@@ -242,6 +261,9 @@ type EventPage struct {
 	// Next is the seq to go on after; absent on the last page.
 	Next int64 `json:"next,omitempty"`
 }
+
+// write is for operations that take a body: it bounds that.
+func write(o *huma.Operation) { o.MaxBodyBytes = 16 << 10 }
 
 func named(id, summary string) func(*huma.Operation) {
 	return func(o *huma.Operation) { o.OperationID, o.Summary = id, summary }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +54,8 @@ func calls() map[string]string {
 		"get-card":     "/v1/tenants/acme/cards/" + issueCard(),
 		"list-events":  "/v1/tenants/acme/events",
 		"get-tenant":   "/v1/tenants/acme",
+		"list-pauses":  "/v1/tenants/acme/pauses",
+		"list-cards":   "/v1/tenants/acme/cards?bot=" + botID,
 	}
 }
 
@@ -70,43 +73,59 @@ func filled(t *testing.T) *bundle {
 }
 
 // operations returns what the API has, by operation id.
-func (b *bundle) operations(t *testing.T) map[string]*huma.Operation {
+func (b *bundle) operations(t *testing.T) (reads, writes map[string]*huma.Operation) {
 	t.Helper()
 	api := humago.New(http.NewServeMux(), huma.DefaultConfig("", ""))
 	b.server.register(api)
-	out := make(map[string]*huma.Operation)
+	reads, writes = make(map[string]*huma.Operation), make(map[string]*huma.Operation)
 	for _, item := range api.OpenAPI().Paths {
-		require.NotNil(t, item.Get)
-		for _, op := range []*huma.Operation{item.Post, item.Put, item.Patch, item.Delete} {
-			require.Nil(t, op, "the tables of these tests know only GET")
+		if item.Get != nil {
+			reads[item.Get.OperationID] = item.Get
 		}
-		out[item.Get.OperationID] = item.Get
+		for _, op := range []*huma.Operation{item.Post, item.Put, item.Delete} {
+			if op != nil {
+				writes[op.OperationID] = op
+			}
+		}
+		for _, op := range []*huma.Operation{item.Patch, item.Head, item.Options, item.Trace} {
+			require.Nil(t, op, "the tables of these tests don't know the method")
+		}
 	}
-	return out
+	return reads, writes
 }
 
 func TestTheTablesKnowEveryOperation(t *testing.T) {
 	t.Parallel()
-	ops := build(t).operations(t)
+	reads, writes := build(t).operations(t)
 	want := calls()
 	maps.Copy(want, adminCalls())
-	require.Len(t, ops, len(want))
+	want["get-bulk"] = "" // with the writes, which make one
+	require.ElementsMatch(t, slices.Collect(maps.Keys(want)), slices.Collect(maps.Keys(reads)))
 	have := make(map[string]bool)
 	for _, c := range badParameters() {
 		have[c.op+" "+c.param] = true
 	}
 	params := 0
-	for id, op := range ops {
-		require.Contains(t, want, id)
+	for id, op := range reads {
 		for _, p := range op.Parameters {
 			params++
 			require.True(t, have[id+" "+p.Name], "%s %s", id, p.Name)
+			switch p.Name {
+			case "effect":
+				require.Equal(t, effectIDForm.String(), p.Schema.Pattern)
+			case "state":
+				require.Len(t, p.Schema.Enum, len(trigger.States()))
+				for _, state := range trigger.States() {
+					require.Contains(t, p.Schema.Enum, string(state))
+				}
+			}
 		}
 	}
 	require.Len(t, have, params)
-	for _, p := range ops["get-effect"].Parameters {
-		if p.Name == "effect" {
-			require.Equal(t, effectIDForm.String(), p.Schema.Pattern)
+	require.ElementsMatch(t, slices.Collect(maps.Keys(setup(t).writes(t))), slices.Collect(maps.Keys(writes)))
+	for id, op := range writes {
+		if op.RequestBody != nil {
+			require.EqualValues(t, 16<<10, op.MaxBodyBytes, id)
 		}
 	}
 }
@@ -187,7 +206,11 @@ func TestAViewerSeesOneTenant(t *testing.T) {
 		paths[op] = path
 		paths[op+", no such tenant"] = strings.Replace(path, "/acme/", "/nobody/", 1)
 		paths[op+", no tenant's name"] = strings.Replace(path, "/acme/", "/s3cret-x'%7B$ne%7D/", 1)
-		paths[op+", bad parameters"] = path + "?limit=s3cret&state=s3cret&after=s3cret"
+		sep := "?"
+		if strings.Contains(path, "?") {
+			sep = "&"
+		}
+		paths[op+", bad parameters"] = path + sep + "limit=s3cret&state=s3cret&after=s3cret"
 	}
 	for name, path := range paths {
 		got := b.get(t, viewer, path)
@@ -391,6 +414,18 @@ func badParameters() []badParameter {
 		{"list-effects", "state", "/v1/tenants/acme/effects?state=" + in, "query.state"},
 		{"list-effects", "after", "/v1/tenants/acme/effects?after=" + in, "after"},
 		{"list-effects", "limit", "/v1/tenants/acme/effects?limit=" + in, "query.limit"},
+		{"list-effects", "subscription", "/v1/tenants/acme/effects?subscription=" + in, "query.subscription"},
+		{"list-effects", "bot", "/v1/tenants/acme/effects?bot=" + in, "query.bot"},
+		{"list-effects", "reason", "/v1/tenants/acme/effects?reason=" + in, "query.reason"},
+		{"list-effects", "older_than", "/v1/tenants/acme/effects?older_than=" + in, "query.older_than"},
+		{"list-effects", "newer_than", "/v1/tenants/acme/effects?newer_than=" + in, "query.newer_than"},
+		{"list-pauses", "tenant", "/v1/tenants/" + at + "/pauses", "path.tenant"},
+		{"list-cards", "tenant", "/v1/tenants/" + at + "/cards?bot=x", "path.tenant"},
+		{"list-cards", "bot", "/v1/tenants/acme/cards?bot=" + in, "query.bot"},
+		{"list-cards", "after", "/v1/tenants/acme/cards?bot=x&after=" + in, "query.after"},
+		{"list-cards", "limit", "/v1/tenants/acme/cards?bot=x&limit=" + in, "query.limit"},
+		{"get-bulk", "tenant", "/v1/tenants/" + at + "/effects/bulk/x", "path.tenant"},
+		{"get-bulk", "bulk", "/v1/tenants/acme/effects/bulk/" + at, "path.bulk"},
 		{"get-effect", "tenant", "/v1/tenants/" + at + "/effects/x", "path.tenant"},
 		{"get-effect", "effect", "/v1/tenants/acme/effects/" + at, "path.effect"},
 		{"get-card", "tenant", "/v1/tenants/" + at + "/cards/x", "path.tenant"},
@@ -417,7 +452,10 @@ func TestBadParametersAreNotRepeated(t *testing.T) {
 		}
 		require.Contains(t, fields, c.field, "%s %s", c.op, c.param)
 	}
-	for _, query := range []string{"limit=0", "limit=101", "limit=-1", "limit=1e3", "limit=s3cret", "state=reconcile", "state=PENDING"} {
+	for _, query := range []string{
+		"limit=0", "limit=101", "limit=-1", "limit=1e3", "limit=s3cret", "state=parked", "state=PENDING", "reason=bored",
+		"older_than=1", "older_than=-1h", "older_than=0s", "newer_than=7d", "bot=a/b",
+	} {
 		a := b.get(t, admin, "/v1/tenants/acme/effects?"+query)
 		require.Equal(t, http.StatusUnprocessableEntity, a.status, query)
 		name, _, _ := strings.Cut(query, "=")
@@ -476,8 +514,18 @@ func TestUnknownRoutes(t *testing.T) {
 		"/docs", "/openapi.json", "/openapi.yaml", "/openapi-3.0.json", "/schemas", "/schemas/Effect.json", "/debug/pprof/",
 	} {
 		for _, token := range []string{"", admin} {
-			require.Equal(t, http.StatusNotFound, b.get(t, token, path).status, path)
+			a := b.get(t, token, path)
+			require.Equal(t, http.StatusNotFound, a.status, path)
+			require.NotEmpty(t, a.problem(t).Detail, path)
 		}
+	}
+	for _, path := range []string{"/v1/tenants/acme/effects", "/v1/pause"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, b.url+path, http.NoBody)
+		require.NoError(t, err)
+		a := b.do(t, req)
+		require.Equal(t, http.StatusMethodNotAllowed, a.status, path)
+		require.NotEmpty(t, a.header.Get("Allow"))
+		a.problem(t)
 	}
 }
 
@@ -504,12 +552,13 @@ func TestTheStoreFailsUnderTheAPI(t *testing.T) {
 	token := b.token(t, "acme")
 	for op, call := range map[string]string{
 		"list-effects": "EffectList", "get-effect": "EffectGet", "get-card": "CardGet", "list-events": "EventList",
-		"get-tenant": "TenantGet",
+		"get-tenant": "TenantGet", "list-pauses": "PauseList", "list-cards": "CardListByBot",
 	} {
 		for _, failing := range []string{call, "TokenByHash"} {
 			b.store.fail(failing)
 			a := b.get(t, token, calls()[op])
 			require.Equal(t, http.StatusServiceUnavailable, a.status, "%s, %s", op, failing)
+			require.Equal(t, retryAfter, a.header.Get("Retry-After"), "%s, %s", op, failing)
 			a.problem(t)
 			b.store.heal()
 		}
@@ -563,6 +612,8 @@ func TestTokenCreate(t *testing.T) {
 		"another role":      {TokenParams{Name: "x", Role: "root"}, "role"},
 		"an admin's tenant": {TokenParams{Name: "x", Role: trigger.RoleAdmin, TenantID: "acme"}, "tenant"},
 		"a viewer of all":   {TokenParams{Name: "x", Role: trigger.RoleViewer}, "tenant"},
+		"an editor of all":  {TokenParams{Name: "x", Role: trigger.RoleEditor}, "tenant"},
+		"a name of lines":   {TokenParams{Name: "x\ny", Role: trigger.RoleAdmin}, "name"},
 		"a past end":        {TokenParams{Name: "x", Role: trigger.RoleAdmin, TTL: -1}, "ttl"},
 		"no such tenant":    {TokenParams{Name: "x", Role: trigger.RoleViewer, TenantID: "nobody"}, ""},
 	} {

@@ -34,6 +34,18 @@ func (p *Problem) GetStatus() int { return p.Status }
 // ContentType implements huma.ContentTypeFilter.
 func (p *Problem) ContentType(string) string { return "application/problem+json" }
 
+// retryAfter is how long a caller is asked to wait, in seconds, when the store
+// does not answer.
+const retryAfter = "5"
+
+// GetHeaders implements huma.HeadersError.
+func (p *Problem) GetHeaders() http.Header {
+	if p.Status == http.StatusServiceUnavailable {
+		return http.Header{"Retry-After": {retryAfter}}
+	}
+	return nil
+}
+
 func newProblem(status int, detail string, errs ...error) *Problem {
 	p := &Problem{Title: http.StatusText(status), Status: status, Detail: detail}
 	for _, err := range errs {
@@ -61,7 +73,7 @@ func init() {
 func writeProblem(w http.ResponseWriter, status int, detail string, errs ...error) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	if status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", "5")
+		w.Header().Set("Retry-After", retryAfter)
 	}
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(newProblem(status, detail, errs...))

@@ -118,6 +118,7 @@ type Server struct {
 	lanes   *trigger.LaneSweeper
 	janitor *trigger.Janitor
 	members *trigger.Membership
+	dead    *trigger.DeadLetters
 	http    *http.Server
 	ready   atomic.Bool
 	// cutRequests ends the contexts of all requests: closing its connection
@@ -165,6 +166,8 @@ func New(p Params) (*Server, error) {
 		Grace:        max(p.Timing.Grace, 1), // to the worker 0 is its default
 		StoreTimeout: p.Timing.StoreTimeout, Settled: p.Settled,
 	}
+	s.dead = trigger.NewDeadLetters(p.Store, s.board, p.Logger)
+	s.dead.Wake = s.worker.Wake
 	relay.Wake = s.tail.Wake
 	s.tail.WakeWorker = s.worker.Wake
 	s.lanes.WakeWorker = s.worker.Wake

@@ -6,8 +6,11 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -22,10 +25,12 @@ const TokenPrefix = "trg_"
 type TokenParams struct {
 	Name     string
 	Role     trigger.Role
-	TenantID string // required for a viewer, empty for an admin
+	TenantID string // required for an editor and a viewer, empty for an admin
 	// TTL is how long the token opens anything; for ever if 0.
 	TTL time.Duration
 }
+
+var roles = []trigger.Role{trigger.RoleAdmin, trigger.RoleEditor, trigger.RoleViewer}
 
 // TokenCreate makes a token of 256 random bits and stores its hash. The token
 // itself is returned this once.
@@ -33,12 +38,14 @@ func TokenCreate(ctx context.Context, store trigger.Store, p TokenParams) (*trig
 	switch {
 	case p.Name == "" || len(p.Name) > 100:
 		return nil, "", tracker.Fieldf("name", "1 to 100 bytes")
-	case p.Role != trigger.RoleAdmin && p.Role != trigger.RoleViewer:
-		return nil, "", tracker.Fieldf("role", "must be %s or %s", trigger.RoleAdmin, trigger.RoleViewer)
+	case !utf8.ValidString(p.Name) || strings.ContainsFunc(p.Name, unicode.IsControl):
+		return nil, "", tracker.Fieldf("name", "must be text on one line, without control characters: rows name who decided about them")
+	case !slices.Contains(roles, p.Role):
+		return nil, "", tracker.Fieldf("role", "must be one of %v", roles)
 	case p.Role == trigger.RoleAdmin && p.TenantID != "":
 		return nil, "", tracker.Fieldf("tenant", "an admin's token is not bound to a tenant")
-	case p.Role == trigger.RoleViewer && p.TenantID == "":
-		return nil, "", tracker.Fieldf("tenant", "is required for a viewer's token")
+	case p.Role != trigger.RoleAdmin && p.TenantID == "":
+		return nil, "", tracker.Fieldf("tenant", "is required for the token of a %s", p.Role)
 	case p.TTL < 0:
 		return nil, "", tracker.Fieldf("ttl", "must not be negative")
 	}

@@ -1,0 +1,207 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/triggerd/triggerd/pkg/tracker"
+	"github.com/triggerd/triggerd/pkg/trigger"
+)
+
+// Pause is a pause as the API shows it.
+type Pause struct {
+	Scope    string    `json:"scope" enum:"fleet,tenant,bot"`
+	TenantID string    `json:"tenant_id,omitempty"`
+	BotID    string    `json:"bot_id,omitempty"`
+	By       string    `json:"by,omitempty"`
+	Note     string    `json:"note,omitempty"`
+	At       time.Time `json:"at"`
+}
+
+// NewPause shows a pause.
+func NewPause(p *trigger.Pause) Pause {
+	scope := "bot"
+	switch {
+	case p.TenantID == "":
+		scope = "fleet"
+	case p.BotID == "":
+		scope = "tenant"
+	}
+	return Pause{scope, p.TenantID, p.BotID, p.By, p.Note, p.At}
+}
+
+// PausesPage is what holds up a tenant.
+type PausesPage struct {
+	Items []Pause `json:"items"`
+	// Subscriptions that are paused: what they owe is held.
+	Subscriptions []SubscriptionPause `json:"subscriptions"`
+}
+
+// SubscriptionPause is whether a subscription is paused.
+type SubscriptionPause struct {
+	ID       string `json:"id"`
+	Name     string `json:"name"`
+	Paused   bool   `json:"paused"`
+	By       string `json:"by,omitempty"`
+	Note     string `json:"note,omitempty"`
+	Released int    `json:"released,omitempty" doc:"held effects that were released; others follow within seconds"`
+}
+
+func newSubscriptionPause(s *trigger.Subscription) SubscriptionPause {
+	return SubscriptionPause{ID: s.ID, Name: s.Name, Paused: s.Paused, By: s.PausedBy, Note: s.PausedWhy}
+}
+
+// BotInput is the bot of a call.
+type BotInput struct {
+	TenantInput
+	Bot string `path:"bot" maxLength:"64" pattern:"^[A-Za-z0-9-]+$"`
+}
+
+// SubscriptionInput is the subscription of a call.
+type SubscriptionInput struct {
+	TenantInput
+	Subscription string `path:"subscription" maxLength:"64" pattern:"^[A-Za-z0-9-]+$"`
+}
+
+type none struct{}
+
+func (s *Server) registerPauses(api huma.API) {
+	huma.Put(api, "/v1/pause", func(ctx context.Context, in *struct{ Body *NoteBody }) (*one[Pause], error) {
+		return s.pause(ctx, "", "", in.Body)
+	}, named("pause-fleet", "Hold up all launches. For admins."), write)
+	huma.Delete(api, "/v1/pause", func(ctx context.Context, _ *struct{}) (*none, error) {
+		return s.resume(ctx, "", "")
+	}, named("resume-fleet", "End the fleet's pause. For admins."))
+	huma.Put(api, "/v1/tenants/{tenant}/pause", func(ctx context.Context, in *struct {
+		TenantInput
+		Body *NoteBody
+	},
+	) (*one[Pause], error) {
+		return s.pause(ctx, in.Tenant, "", in.Body)
+	}, named("pause-tenant", "Hold up the tenant's effects."), write)
+	huma.Delete(api, "/v1/tenants/{tenant}/pause", func(ctx context.Context, in *struct{ TenantInput }) (*none, error) {
+		return s.resume(ctx, in.Tenant, "")
+	}, named("resume-tenant", "End the tenant's pause."))
+	huma.Put(api, "/v1/tenants/{tenant}/bots/{bot}/pause", func(ctx context.Context, in *struct {
+		BotInput
+		Body *NoteBody
+	},
+	) (*one[Pause], error) {
+		return s.pause(ctx, in.Tenant, in.Bot, in.Body)
+	}, named("pause-bot", "Hold up the bot's launches."), write)
+	huma.Delete(api, "/v1/tenants/{tenant}/bots/{bot}/pause", func(ctx context.Context, in *struct{ BotInput }) (*none, error) {
+		return s.resume(ctx, in.Tenant, in.Bot)
+	}, named("resume-bot", "End the bot's pause."))
+
+	huma.Get(api, "/v1/tenants/{tenant}/pauses", func(ctx context.Context, in *struct{ TenantInput }) (*one[PausesPage], error) {
+		all, err := s.p.Store.PauseList(ctx)
+		if err != nil {
+			return nil, s.fail(err)
+		}
+		page := PausesPage{Items: []Pause{}, Subscriptions: []SubscriptionPause{}}
+		for i := range all {
+			p := NewPause(&all[i])
+			switch p.TenantID {
+			case in.Tenant:
+			case "":
+				if caller(ctx).Role != trigger.RoleAdmin {
+					p.By, p.Note = "", "" // not the tenant's affair
+				}
+			default:
+				continue
+			}
+			page.Items = append(page.Items, p)
+		}
+		subs, err := s.p.Store.SubscriptionList(ctx, in.Tenant)
+		if err != nil {
+			return nil, s.fail(err)
+		}
+		for i := range subs {
+			if subs[i].Paused {
+				page.Subscriptions = append(page.Subscriptions, newSubscriptionPause(&subs[i]))
+			}
+		}
+		return &one[PausesPage]{page}, nil
+	}, named("list-pauses", "What is paused: the fleet, the tenant, its bots and its subscriptions."))
+
+	huma.Post(api, "/v1/tenants/{tenant}/subscriptions/{subscription}/pause", func(ctx context.Context, in *struct {
+		SubscriptionInput
+		Body *NoteBody
+	},
+	) (*one[SubscriptionPause], error) {
+		sub, err := s.dead.SubscriptionPause(ctx, in.Tenant, in.Subscription, by(ctx), in.Body.note())
+		if err != nil {
+			return nil, s.fail(inBody(err))
+		}
+		return &one[SubscriptionPause]{newSubscriptionPause(sub)}, nil
+	}, named("pause-subscription", "Hold what the subscription owes, until it is resumed."), write)
+	huma.Post(api, "/v1/tenants/{tenant}/subscriptions/{subscription}/resume", func(ctx context.Context, in *struct{ SubscriptionInput }) (*one[SubscriptionPause], error) {
+		sub, released, err := s.dead.SubscriptionResume(ctx, in.Tenant, in.Subscription, by(ctx))
+		if err != nil {
+			return nil, s.fail(err)
+		}
+		out := newSubscriptionPause(sub)
+		out.Released = released
+		return &one[SubscriptionPause]{out}, nil
+	}, named("resume-subscription", "End the subscription's pause and release what it held."), write)
+}
+
+func (s *Server) pause(ctx context.Context, tenantID, botID string, body *NoteBody) (*one[Pause], error) {
+	p, err := s.dead.Pause(ctx, trigger.Pause{TenantID: tenantID, BotID: botID, By: by(ctx), Note: body.note()})
+	if err != nil {
+		return nil, s.fail(inBody(err))
+	}
+	return &one[Pause]{NewPause(p)}, nil
+}
+
+func (s *Server) resume(ctx context.Context, tenantID, botID string) (*none, error) {
+	if _, err := s.dead.Resume(ctx, tenantID, botID); err != nil {
+		return nil, s.fail(err)
+	}
+	return nil, nil
+}
+
+// PromotedCard is a card that carries a bot, for whoever dispatches from the
+// board.
+type PromotedCard struct {
+	ID       string            `json:"id"`
+	BoardID  string            `json:"board_id"`
+	ColumnID string            `json:"column_id"`
+	Title    string            `json:"title"`
+	BotID    string            `json:"bot_id"`
+	BotArgs  map[string]string `json:"bot_args"`
+}
+
+func newPromotedCard(c *tracker.Card) PromotedCard {
+	args := c.BotArgs
+	if args == nil {
+		args = map[string]string{}
+	}
+	return PromotedCard{c.ID, c.BoardID, c.ColumnID, c.Title, c.BotID, args}
+}
+
+func (s *Server) registerCards(api huma.API) {
+	huma.Get(api, "/v1/tenants/{tenant}/cards", func(ctx context.Context, in *struct {
+		TenantInput
+		Bot   string `query:"bot" required:"true" minLength:"1" maxLength:"64" pattern:"^[A-Za-z0-9-]+$" doc:"only cards that were promoted to the bot with this id"`
+		After string `query:"after" maxLength:"64" pattern:"^[A-Za-z0-9-]*$" doc:"only cards after this id: the next of the page before"`
+		Limit int    `query:"limit" minimum:"1" maximum:"100" default:"50"`
+	},
+	) (*one[Page[PromotedCard]], error) {
+		cards, err := s.p.Store.CardListByBot(ctx, in.Tenant, in.Bot, in.After, in.Limit+1)
+		if err != nil {
+			return nil, s.fail(err)
+		}
+		page := Page[PromotedCard]{Items: []PromotedCard{}}
+		for i := range cards {
+			if i == in.Limit {
+				page.Next = cards[i-1].ID
+				break
+			}
+			page.Items = append(page.Items, newPromotedCard(&cards[i]))
+		}
+		return &one[Page[PromotedCard]]{page}, nil
+	}, named("list-cards", "A page of the cards that were promoted to a bot, by id."))
+}
