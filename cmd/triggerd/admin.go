@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -24,8 +23,8 @@ type tokenCmd struct {
 
 type tokenCreateCmd struct {
 	Name   string        `arg:"" help:"What the token is for."`
-	Role   string        `help:"What it may do: ${enum}. An admin reads every tenant, a viewer one." enum:"admin,viewer" default:"viewer"`
-	Tenant string        `help:"The tenant that a viewer's token is bound to." placeholder:"ID"`
+	Role   string        `help:"What it may do: ${enum}. An admin reads and acts in every tenant, an editor in one, a viewer reads one." enum:"admin,editor,viewer" default:"viewer"`
+	Tenant string        `help:"The tenant that an editor's or a viewer's token is bound to." placeholder:"ID"`
 	TTL    time.Duration `help:"How long it is valid; for ever if 0." default:"0s"`
 	requiredMongo
 }
@@ -122,93 +121,6 @@ func (c *tokenRevokeCmd) Run(ctx context.Context, std streams) error {
 	}
 	_, err = fmt.Fprintln(std.out, "revoked")
 	return err
-}
-
-type effectsCmd struct {
-	Ls   effectsLsCmd   `cmd:"" help:"List a tenant's effects."`
-	Show effectsShowCmd `cmd:"" help:"Show one effect."`
-}
-
-type effectsLsCmd struct {
-	Tenant string `help:"The tenant." required:"" placeholder:"ID"`
-	State  string `help:"Only rows in this state: ${enum}." enum:"any,pending,claimed,done,failed" default:"any"`
-	Limit  int    `help:"At most this many." default:"100"`
-	After  string `help:"Only rows after this id." placeholder:"ID"`
-	Output string `short:"o" help:"Form: ${enum}." enum:"table,json" default:"table"`
-	requiredMongo
-}
-
-// Run lists effects.
-func (c *effectsLsCmd) Run(ctx context.Context, std streams) error {
-	if !tracker.ValidTenantID(c.Tenant) {
-		return tracker.Fieldf("--tenant", "must match [a-z0-9][a-z0-9-]{0,62}")
-	}
-	if c.Limit < 1 || c.Limit > 10_000 {
-		return tracker.Fieldf("--limit", "must be 1 to 10000")
-	}
-	state := trigger.State(c.State)
-	if c.State == "any" {
-		state = ""
-	}
-	store, err := c.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer closeStore(store)
-	rows, err := store.EffectList(ctx, trigger.EffectListParams{TenantID: c.Tenant, EffectFilter: trigger.EffectFilter{State: state}, AfterID: c.After, Limit: c.Limit})
-	if err != nil {
-		return err
-	}
-	if c.Output == "json" {
-		views := make([]server.Effect, len(rows))
-		for i := range rows {
-			views[i] = server.NewEffect(&rows[i])
-		}
-		return printJSON(std.out, views)
-	}
-	return printTable(std.out, effectTable(rows))
-}
-
-func effectTable(rows []trigger.Effect) [][]string {
-	table := [][]string{{"EFFECT", "EVENT", "STATE", "OUTCOME", "ATTEMPTS", "RUN"}}
-	for i := range rows {
-		row := &rows[i]
-		how := string(row.Outcome)
-		if row.State == trigger.StateFailed {
-			how = string(row.Reason)
-		}
-		table = append(table, []string{row.ID, string(row.Event.Kind), string(row.State), how, strconv.Itoa(row.Attempts), row.RunID})
-	}
-	return table
-}
-
-type effectsShowCmd struct {
-	ID string `arg:"" help:"The effect's id, from effects ls."`
-	requiredMongo
-}
-
-// Run shows one effect.
-func (c *effectsShowCmd) Run(ctx context.Context, std streams) error {
-	tenantID, _, _ := strings.Cut(c.ID, "/")
-	if !tracker.ValidTenantID(tenantID) {
-		return errors.New("the id must have the form <tenant>/<seq>|<subscription>: `triggerd effects ls` lists them")
-	}
-	store, err := c.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer closeStore(store)
-	row, err := store.EffectGet(ctx, tenantID, c.ID)
-	if errors.Is(err, tracker.ErrNotFound) {
-		return errors.New("there is no effect with this id: `triggerd effects ls` lists them")
-	}
-	if err != nil {
-		return err
-	}
-	return printJSON(std.out, struct {
-		server.Effect
-		Event trigger.Event `json:"event"`
-	}{server.NewEffect(row), row.Event})
 }
 
 func printJSON(w io.Writer, v any) error {

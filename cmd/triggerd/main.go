@@ -25,7 +25,11 @@ type cli struct {
 	Demo    demoCmd    `cmd:"" help:"Watch real GitHub deliveries fire two triggers, from end to end."`
 	Apply   applyCmd   `cmd:"" help:"Make a database agree with a triggers.yaml."`
 	Tenants tenantsCmd `cmd:"" help:"Look at tenants."`
-	Effects effectsCmd `cmd:"" help:"Look at effects."`
+	Effects effectsCmd `cmd:"" help:"Look at effects, and decide about dead letters."`
+	Subs    subsCmd    `cmd:"" help:"Look at subscriptions, pause and resume them."`
+	Pause   pauseCmd   `cmd:"" help:"Hold up the launches of a bot, a tenant or the fleet."`
+	Resume  resumeCmd  `cmd:"" help:"End a pause."`
+	Pauses  pausesCmd  `cmd:"" help:"List what is paused."`
 	Token   tokenCmd   `cmd:"" help:"Manage API tokens."`
 	Schema  schemaCmd  `cmd:"" help:"Manage the database's indexes."`
 	Version versionCmd `cmd:"" help:"Print the version."`
@@ -34,8 +38,8 @@ type cli struct {
 const description = `Durable board triggers on MongoDB.
 
 Every flag can be set by an environment variable, TRIGGERD_ and the flag's name
-in capitals (--mongo-uri is TRIGGERD_MONGO_URI); a flag on the command line
-wins. Secrets of bots and hooks are sealed with the key in TRIGGERD_SEAL_KEY, or
+in capitals (--mongo-uri is TRIGGERD_MONGO_URI), but those that say what to do
+to what; a flag on the command line wins. Secrets of bots and hooks are sealed with the key in TRIGGERD_SEAL_KEY, or
 in the file that --seal-key-file names.`
 
 // streams are where a command writes; tests read them.

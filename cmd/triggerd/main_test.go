@@ -219,6 +219,15 @@ func TestNoDatabase(t *testing.T) {
 		"token revoke": {"token", "revoke", "x"},
 		"effects ls":   {"effects", "ls", "--tenant", "acme"},
 		"effects show": {"effects", "show", "acme/000000000001|x"},
+		"replay":       {"effects", "replay", "acme/000000000001|x"},
+		"bulk":         {"effects", "discard", "--all", "--tenant", "acme", "--state", "failed"},
+		"resolve":      {"effects", "resolve", "acme/000000000001|x", "--confirmed"},
+		"pause":        {"pause", "--fleet"},
+		"resume":       {"resume", "--fleet"},
+		"pauses":       {"pauses"},
+		"subs ls":      {"subs", "ls", "--tenant", "acme"},
+		"subs pause":   {"subs", "pause", "x", "--tenant", "acme"},
+		"subs resume":  {"subs", "resume", "x", "--tenant", "acme"},
 		"schema apply": {"schema", "apply"},
 	} {
 		t.Run(name, func(t *testing.T) {
