@@ -1,0 +1,56 @@
+package server
+
+import (
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/triggerd/triggerd/pkg/trigger"
+)
+
+var curlLine = regexp.MustCompile(`^curl -H "\$AUTH"(?: -X ([A-Z]+))? "\$API(/[^"]*)"(?: -d '([^']*)')?$`)
+
+// The calls of docs/ops/dead-letters.md are ones that the API answers, as an
+// editor makes them.
+func TestCallsOfTheOpsDocs(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/ops/dead-letters.md")
+	require.NoError(t, err)
+	calls := 0
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "curl ") {
+			continue
+		}
+		m := curlLine.FindStringSubmatch(line)
+		require.NotNil(t, m, "this test can't read: %s", line)
+		calls++
+		b := setup(t)
+		b.subscribe(t)
+		state := trigger.StateFailed
+		if strings.Contains(line, "/resolve") {
+			state = trigger.StateReconcile
+		}
+		b.rowIn(t, 1, state, func(e *trigger.Effect) {
+			if state == trigger.StateReconcile {
+				e.DeliveryStartedAt = time.Date(2026, 11, 30, 9, 33, 48, 111e6, time.UTC)
+			}
+		})
+		bulk, err := b.server.dead.BulkPrepare(t.Context(), trigger.BulkParams{
+			TenantID: "acme", Action: trigger.ActionReplay, Filter: trigger.EffectFilter{State: trigger.StateFailed}, By: "x",
+		})
+		require.NoError(t, err)
+		fill := strings.NewReplacer("SUBSCRIPTION", "sub-1", "BULK", bulk.ID, "DIGEST", bulk.Digest, "BOT", botID)
+		c := call{method: m[1], path: "/v1/tenants/acme" + fill.Replace(m[2]), body: fill.Replace(m[3])}
+		if c.method == "" {
+			c.method = http.MethodGet
+		}
+		a := b.write(t, b.role(t, trigger.RoleEditor, "acme", "ops"), c)
+		require.Less(t, a.status, 300, "%s\n%s", line, a.body)
+	}
+	require.Greater(t, calls, 10)
+}
