@@ -121,8 +121,8 @@ func (p *shell) call() (args []any) {
 }
 
 func (p *shell) value() any {
-	switch c := p.peek(); {
-	case c == '{':
+	switch p.peek() {
+	case '{':
 		d := bson.D{}
 		p.list("{", "}", func() {
 			var key string
@@ -135,13 +135,13 @@ func (p *shell) value() any {
 			d = append(d, bson.E{Key: key, Value: p.value()})
 		})
 		return d
-	case c == '[':
+	case '[':
 		a := bson.A{}
 		p.list("[", "]", func() { a = append(a, p.value()) })
 		return a
-	case c == '\'' || c == '"':
+	case '\'', '"':
 		return p.str()
-	case c == '-':
+	case '-':
 		p.want("-")
 		return -p.value().(int32)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -98,7 +99,7 @@ func (q *shellQuery) run(ctx context.Context, store *boardmongo.Store) (lines []
 	switch q.method {
 	case "countDocuments":
 		n, err := coll.CountDocuments(ctx, q.args[0])
-		return []string{fmt.Sprint(n)}, nil, err
+		return []string{strconv.FormatInt(n, 10)}, nil, err
 	case "find":
 		opts := options.Find().SetLimit(q.limit)
 		if q.sort != nil {
