@@ -15,7 +15,7 @@ import (
 // decisionTests hold a store to what people decide about rows.
 func decisionTests() map[string]func(*testing.T, *bundle) {
 	return map[string]func(*testing.T, *bundle){
-		"TestDecide_ChangesOnlyARowAsItWasSeen": testDecideSeen,
+		"TestDecide_ChangesOnlyARowAsItWasSeen": testPortDecideSeen,
 		"TestDecide_OneOfSeveralAtOnce":         testDecideOnce,
 		"TestDecide_TenantsAndAbsentRows":       testDecideAbsent,
 		"TestR2_UnknownKindIsNeverDecided":      testR2Decide,
@@ -46,11 +46,11 @@ func inState(n int, state trigger.State, at time.Time) trigger.Effect {
 	return row
 }
 
-func testDecideSeen(t *testing.T, b *bundle) {
+func testPortDecideSeen(t *testing.T, b *bundle) {
 	ctx := t.Context()
 	b.materialize(t, inState(1, trigger.StateFailed, b.real.Now().Add(-time.Hour)))
 	seen := b.row(t, effect(1, lane, startedAt).ID)
-	d := b.decide(seen, trigger.ActionReplay)
+	d := b.decision(seen, trigger.ActionReplay)
 	for _, at := range []time.Duration{time.Millisecond, -time.Millisecond} {
 		d.SeenAt = seen.UpdatedAt.Add(at)
 		_, err := b.real.EffectDecide(ctx, d)
@@ -79,7 +79,7 @@ func testDecideOnce(t *testing.T, b *bundle) {
 	row := b.row(t, effect(1, lane, startedAt).ID)
 	errs := make(chan error, 4)
 	for i := range cap(errs) {
-		d := b.decide(row, trigger.ActionReplay)
+		d := b.decision(row, trigger.ActionReplay)
 		if i%2 == 1 {
 			d.Action = trigger.ActionDiscard
 		}
@@ -104,7 +104,7 @@ func testDecideAbsent(t *testing.T, b *bundle) {
 	ctx := t.Context()
 	b.materialize(t, inState(1, trigger.StateFailed, b.real.Now()))
 	row := b.row(t, effect(1, lane, startedAt).ID)
-	foreign, absent, unknown := b.decide(row, trigger.ActionReplay), b.decide(row, trigger.ActionReplay), b.decide(row, "teleport")
+	foreign, absent, unknown := b.decision(row, trigger.ActionReplay), b.decision(row, trigger.ActionReplay), b.decision(row, "teleport")
 	foreign.TenantID, absent.EffectID = "other", row.ID+"x"
 	for _, d := range []trigger.Decision{foreign, absent} {
 		_, err := b.real.EffectDecide(ctx, d)
@@ -123,7 +123,7 @@ func testR2Decide(t *testing.T, b *bundle) {
 		b.materialize(t, row)
 		before := b.row(t, row.ID)
 		for _, action := range trigger.Actions() {
-			_, err := b.real.EffectDecide(t.Context(), b.decide(before, action))
+			_, err := b.real.EffectDecide(t.Context(), b.decision(before, action))
 			requireConflict(t, err)
 		}
 		require.Equal(t, before, b.row(t, row.ID))

@@ -21,7 +21,7 @@ func lanesTests() map[string]func(*testing.T, *bundle) {
 		"TestLanes_LateOfSeveralTenants":        testLanesLateTenants,
 		"TestLanes_LateAmongMoreThanAThousand":  testLanesLateMany,
 		"TestEffectsHeld":                       testEffectsHeld,
-		"TestPauses":                            testPauses,
+		"TestPauses":                            testPauseList,
 	}
 }
 
@@ -189,7 +189,7 @@ func testEffectsHeld(t *testing.T, b *bundle) {
 	require.NotEqual(t, some[1], some[2])
 }
 
-func testPauses(t *testing.T, b *bundle) {
+func testPauseList(t *testing.T, b *bundle) {
 	ctx := t.Context()
 	list := func() []trigger.Pause {
 		t.Helper()

@@ -29,7 +29,7 @@ func unsafeTests() map[string]func(*testing.T, *bundle) {
 		"TestW8_MarkIsLookedAtBeforeTheAttemptsCap":     testW8Cap,
 		"TestW8_LateAnswerOfItsClaimSettlesReconcile":   testW8Late,
 		"TestW8_LateAnswerAfterADecisionIsRefused":      testW8Decided,
-		"TestW8_ForceNamesTheDeliveryThatWasSeen":       testW8Force,
+		"TestW8_ForceNamesTheDeliveryThatWasSeen":       testW8StaleForce,
 		"TestW10_StartedRowIsNotHandedBack":             testW10Started,
 		"TestW2_TouchIsFenced":                          testW2Touch,
 		"TestW2_SettleToHeld":                           testW2Held,
@@ -215,7 +215,7 @@ func testW8Late(t *testing.T, b *bundle) {
 }
 
 // decide makes a decision with an id of its own about a row as it is.
-func (b *bundle) decide(row *trigger.Effect, action trigger.Action) trigger.Decision {
+func (b *bundle) decision(row *trigger.Effect, action trigger.Action) trigger.Decision {
 	return trigger.Decision{
 		TenantID: tenant, EffectID: row.ID, ID: uuid.NewString(), Action: action, By: "mona", Note: "looked",
 		At: b.real.Now(), StartedAt: row.DeliveryStartedAt, ClaimID: uuid.NewString(),
@@ -226,7 +226,7 @@ func testW8Decided(t *testing.T, b *bundle) {
 	ctx := t.Context()
 	for i, action := range []trigger.Action{trigger.ActionForce, trigger.ActionConfirm, trigger.ActionDiscard} {
 		row := b.reconcile(t, i+1)
-		d := b.decide(b.row(t, row.ID), action)
+		d := b.decision(b.row(t, row.ID), action)
 		_, err := b.real.EffectDecide(ctx, d)
 		require.NoError(t, err)
 		decided := b.row(t, row.ID)
@@ -256,11 +256,11 @@ func testW8Decided(t *testing.T, b *bundle) {
 	}
 }
 
-func testW8Force(t *testing.T, b *bundle) {
+func testW8StaleForce(t *testing.T, b *bundle) {
 	ctx := t.Context()
 	row := b.reconcile(t, 1)
 	seen := b.row(t, row.ID)
-	wrong := b.decide(seen, trigger.ActionForce)
+	wrong := b.decision(seen, trigger.ActionForce)
 	for _, at := range []time.Time{{}, startedAt.Add(time.Millisecond), startedAt.Add(-time.Millisecond)} {
 		wrong.StartedAt = at
 		_, err := b.real.EffectDecide(ctx, wrong)
@@ -268,7 +268,7 @@ func testW8Force(t *testing.T, b *bundle) {
 	}
 	require.Equal(t, seen, b.row(t, row.ID))
 
-	first, second := b.decide(seen, trigger.ActionForce), b.decide(seen, trigger.ActionForce)
+	first, second := b.decision(seen, trigger.ActionForce), b.decision(seen, trigger.ActionForce)
 	got, err := b.real.EffectDecide(ctx, first)
 	require.NoError(t, err)
 	require.Equal(t, trigger.StatePending, got.State)
