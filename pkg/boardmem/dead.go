@@ -27,6 +27,9 @@ func (s *Store) PauseList(context.Context) ([]trigger.Pause, error) {
 
 // PauseSet implements trigger.Pauses.
 func (s *Store) PauseSet(_ context.Context, p trigger.Pause) error {
+	if p.TenantID == "" && p.BotID != "" {
+		return tracker.Fieldf("tenant", "is required with a bot")
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.pauses == nil {

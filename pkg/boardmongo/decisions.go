@@ -34,9 +34,14 @@ func (s *Store) EffectDecide(ctx context.Context, d trigger.Decision) (*trigger.
 			return nil, err
 		}
 		set := bson.D{
-			{Key: "state", Value: next.State}, {Key: "not_before", Value: next.NotBefore}, {Key: "updated_at", Value: next.UpdatedAt},
-			{Key: "lane", Value: next.Lane}, {Key: "claim_id", Value: next.ClaimID}, {Key: "attempts", Value: next.Attempts},
-			{Key: "generation", Value: next.Generation}, {Key: "history", Value: next.History},
+			{Key: "state", Value: next.State},
+			{Key: "not_before", Value: next.NotBefore},
+			{Key: "updated_at", Value: next.UpdatedAt},
+			{Key: "lane", Value: next.Lane},
+			{Key: "claim_id", Value: next.ClaimID},
+			{Key: "attempts", Value: next.Attempts},
+			{Key: "generation", Value: next.Generation},
+			{Key: "history", Value: next.History},
 		}
 		unset := bson.D{{Key: "expire_at", Value: ""}}
 		for _, f := range []struct {
@@ -58,8 +63,11 @@ func (s *Store) EffectDecide(ctx context.Context, d trigger.Decision) (*trigger.
 			}
 		}
 		ok, err := s.updateOne(ctx, collEffects, bson.D{
-			{Key: "_id", Value: row.ID}, {Key: "tenant_id", Value: row.TenantID},
-			{Key: "state", Value: row.State}, {Key: "updated_at", Value: row.UpdatedAt}, {Key: "claim_id", Value: claimOrNone(row.ClaimID)},
+			{Key: "_id", Value: row.ID},
+			{Key: "tenant_id", Value: row.TenantID},
+			{Key: "state", Value: row.State},
+			{Key: "updated_at", Value: row.UpdatedAt},
+			{Key: "claim_id", Value: claimOrNone(row.ClaimID)},
 		}, bson.D{{Key: "$set", Value: set}, {Key: "$unset", Value: unset}})
 		if ok && err == nil {
 			return &next, nil
@@ -82,7 +90,7 @@ func claimOrNone(id string) any {
 }
 
 // EffectsHeld implements trigger.EffectOutbox.
-func (s *Store) EffectsHeld(ctx context.Context, limit int) ([]trigger.SubscriptionKey, error) {
+func (s *Store) EffectsHeld(ctx context.Context, after trigger.SubscriptionKey, limit int) ([]trigger.SubscriptionKey, error) {
 	ctx, cancel := s.op(ctx)
 	defer cancel()
 	cur, err := s.db.Collection(collEffects).Aggregate(ctx, mongo.Pipeline{
@@ -94,6 +102,11 @@ func (s *Store) EffectsHeld(ctx context.Context, limit int) ([]trigger.Subscript
 		{{Key: "$group", Value: bson.D{{Key: "_id", Value: bson.D{
 			{Key: "tenant_id", Value: "$tenant_id"}, {Key: "subscription_id", Value: "$subscription_id"},
 		}}}}},
+		{{Key: "$match", Value: bson.D{{Key: "$or", Value: bson.A{
+			bson.D{{Key: "_id.tenant_id", Value: bson.D{{Key: "$gt", Value: after.TenantID}}}},
+			bson.D{{Key: "_id.tenant_id", Value: after.TenantID}, {Key: "_id.subscription_id", Value: bson.D{{Key: "$gt", Value: after.SubscriptionID}}}},
+		}}}}},
+		{{Key: "$sort", Value: asc("_id.tenant_id", "_id.subscription_id")}},
 		{{Key: "$limit", Value: limit}},
 	})
 	if err != nil {
@@ -129,6 +142,9 @@ func (s *Store) PauseList(ctx context.Context) ([]trigger.Pause, error) {
 
 // PauseSet implements trigger.Pauses.
 func (s *Store) PauseSet(ctx context.Context, p trigger.Pause) error {
+	if p.TenantID == "" && p.BotID != "" {
+		return tracker.Fieldf("tenant", "is required with a bot")
+	}
 	ctx, cancel := s.op(ctx)
 	defer cancel()
 	_, err := s.db.Collection(collPauses).InsertOne(ctx, doc[trigger.Pause]{pauseKey(p.TenantID, p.BotID), p})
@@ -140,6 +156,9 @@ func (s *Store) PauseSet(ctx context.Context, p trigger.Pause) error {
 
 // PauseClear implements trigger.Pauses.
 func (s *Store) PauseClear(ctx context.Context, tenantID, botID string) (bool, error) {
+	if tenantID == "" && botID != "" {
+		return false, tracker.Fieldf("tenant", "is required with a bot")
+	}
 	ctx, cancel := s.op(ctx)
 	defer cancel()
 	res, err := s.db.Collection(collPauses).DeleteOne(ctx, bson.D{{Key: "_id", Value: pauseKey(tenantID, botID)}})
@@ -198,8 +217,10 @@ func (s *Store) BulkStop(ctx context.Context, tenantID, id string) error {
 // CardListByBot implements tracker.CardStore.
 func (s *Store) CardListByBot(ctx context.Context, tenantID, botID, afterID string, limit int) ([]tracker.Card, error) {
 	cards, err := findAll[tracker.Card](ctx, s, collCards, bson.D{
-		{Key: "tenant_id", Value: tenantID}, {Key: "bot_id", Value: botID},
-		{Key: "id", Value: bson.D{{Key: "$gt", Value: afterID}}}, {Key: "deleted", Value: bson.D{{Key: "$ne", Value: true}}},
+		{Key: "tenant_id", Value: tenantID},
+		{Key: "bot_id", Value: botID},
+		{Key: "id", Value: bson.D{{Key: "$gt", Value: afterID}}},
+		{Key: "deleted", Value: bson.D{{Key: "$ne", Value: true}}},
 	}, options.Find().SetSort(asc("_id")).SetLimit(int64(limit)))
 	if err != nil {
 		return nil, fmt.Errorf("cards of bot %s of %s: %w", botID, tenantID, err)

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/triggerd/triggerd/pkg/tracker"
@@ -161,11 +162,11 @@ func (d *Decision) Apply(row Effect) (Effect, error) {
 }
 
 func oneOf(states []State) string {
-	s := string(states[0])
-	for _, state := range states[1:] {
-		s += " or " + string(state)
+	words := make([]string, len(states))
+	for i, state := range states {
+		words[i] = string(state)
 	}
-	return s
+	return strings.Join(words, " or ")
 }
 
 // BulkKept is how long a bulk decision can be gone on with.

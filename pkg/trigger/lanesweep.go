@@ -19,7 +19,7 @@ const (
 	// sweepShare is how many times as long as a sweep took the next one waits,
 	// at least: a large backlog is not read all the time.
 	sweepShare   = 20
-	heldSubsMax  = 1000
+	heldSubs     = 500
 	heldPage     = 200
 	heldPerSweep = 2000
 )
@@ -110,19 +110,35 @@ func (s *LaneSweeper) mark(ctx context.Context) error {
 // release lets held rows go on whose subscription is not paused any more, or
 // gone (they then end so).
 func (s *LaneSweeper) release(ctx context.Context) error {
-	subs, err := s.Outbox.EffectsHeld(ctx, heldSubsMax)
-	if err != nil {
-		return err
-	}
 	var errs []error
 	released := 0
+	for after := (SubscriptionKey{}); released < heldPerSweep; {
+		subs, err := s.Outbox.EffectsHeld(ctx, after, heldSubs)
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		n, err := s.releaseUnpaused(ctx, subs, heldPerSweep-released)
+		released += n
+		errs = append(errs, err)
+		if len(subs) < heldSubs {
+			break
+		}
+		after = subs[len(subs)-1]
+	}
+	return errors.Join(errs...)
+}
+
+// releaseUnpaused releases up to limit rows, or a few more, of those of the
+// subscriptions that are not paused.
+func (s *LaneSweeper) releaseUnpaused(ctx context.Context, subs []SubscriptionKey, limit int) (released int, err error) {
+	var errs []error
 	for _, key := range subs {
 		sub, err := s.Config.SubscriptionGet(ctx, key.TenantID, key.SubscriptionID)
 		if err != nil && !errors.Is(err, tracker.ErrNotFound) {
 			errs = append(errs, err)
 			continue
 		}
-		if sub != nil && sub.Paused || released >= heldPerSweep {
+		if sub != nil && sub.Paused || released >= limit {
 			continue
 		}
 		n, err := s.releaseOf(ctx, key)
@@ -131,7 +147,7 @@ func (s *LaneSweeper) release(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("release held rows of %s/%s: %w", key.TenantID, key.SubscriptionID, err))
 		}
 	}
-	return errors.Join(errs...)
+	return released, errors.Join(errs...)
 }
 
 func (s *LaneSweeper) releaseOf(ctx context.Context, key SubscriptionKey) (n int, err error) {

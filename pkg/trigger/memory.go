@@ -113,11 +113,12 @@ func (m *MemoryEffectOutbox) EffectReclaim(_ context.Context, p ClaimParams) (*E
 		return nil, nil
 	}
 	row := *expired[0]
-	if !row.DeliveryStartedAt.IsZero() {
+	switch {
+	case !row.DeliveryStartedAt.IsZero():
 		row.State, row.UpdatedAt = StateReconcile, p.Now
-	} else if row.Attempts >= AttemptsMax {
+	case row.Attempts >= AttemptsMax:
 		row.State, row.Reason, row.ClaimID, row.UpdatedAt = StateFailed, ReasonLeaseExhausted, p.ClaimID, p.Now
-	} else {
+	default:
 		row = claimed(row, p)
 	}
 	m.put(row)
@@ -290,14 +291,16 @@ func (m *MemoryEffectOutbox) list(want func(*Effect) bool) []Effect {
 }
 
 // EffectsHeld implements EffectOutbox.
-func (m *MemoryEffectOutbox) EffectsHeld(_ context.Context, limit int) ([]SubscriptionKey, error) {
+func (m *MemoryEffectOutbox) EffectsHeld(_ context.Context, after SubscriptionKey, limit int) ([]SubscriptionKey, error) {
 	var out []SubscriptionKey
 	for _, row := range m.list(func(row *Effect) bool { return row.State == StateHeld }) {
-		if k := (SubscriptionKey{row.TenantID, row.SubscriptionID}); !slices.Contains(out, k) && len(out) < limit {
+		if k := (SubscriptionKey{row.TenantID, row.SubscriptionID}); k.compare(after) > 0 {
 			out = append(out, k)
 		}
 	}
-	return out, nil
+	slices.SortFunc(out, SubscriptionKey.compare)
+	out = slices.Compact(out)
+	return out[:min(len(out), limit)], nil
 }
 
 // EffectNextDue implements EffectOutbox.

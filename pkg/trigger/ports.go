@@ -1,6 +1,7 @@
 package trigger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -217,9 +218,9 @@ type EffectOutbox interface {
 	EffectListByEvent(ctx context.Context, tenantID, eventID string) ([]Effect, error)
 	// EffectList returns a page of rows, by id, without the bodies.
 	EffectList(ctx context.Context, p EffectListParams) ([]Effect, error)
-	// EffectsHeld returns the subscriptions that have held rows, of all
-	// tenants, up to limit.
-	EffectsHeld(ctx context.Context, limit int) ([]SubscriptionKey, error)
+	// EffectsHeld returns up to limit subscriptions that have held rows, of
+	// all tenants, after one, by tenant and id.
+	EffectsHeld(ctx context.Context, after SubscriptionKey, limit int) ([]SubscriptionKey, error)
 	// EffectNextDue returns the earliest NotBefore of the lane's live rows of
 	// known kinds, read by one command; ok is false when there is none.
 	EffectNextDue(ctx context.Context, tenantID, lane string) (due time.Time, ok bool, err error)
@@ -263,6 +264,10 @@ type Lanes interface {
 type SubscriptionKey struct {
 	TenantID       string `json:"tenant_id"`
 	SubscriptionID string `json:"subscription_id"`
+}
+
+func (k SubscriptionKey) compare(o SubscriptionKey) int {
+	return cmp.Or(cmp.Compare(k.TenantID, o.TenantID), cmp.Compare(k.SubscriptionID, o.SubscriptionID))
 }
 
 // Pauses keeps what is paused. A pause holds up claims; nothing is lost by it.

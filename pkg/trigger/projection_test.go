@@ -86,11 +86,13 @@ func TestProjectionsOfATenantAreChecked(t *testing.T) {
 		"inverse of a part": {[]trigger.Projection{there}, projection("back", "b", "a", "next", "open"), "", ""},
 		"inverse elsewhere": {[]trigger.Projection{there}, projection("back", "b", "a", "later", "icebox"), "", ""},
 		"inverse that goes on": {
-			[]trigger.Projection{there}, projection("back", "b", "a", "next", "icebox"), "columns.next",
+			[]trigger.Projection{there},
+			projection("back", "b", "a", "next", "icebox"), "columns.next",
 			"is mapped to icebox, but the projection there maps open to next",
 		},
 		"inverse that comes from elsewhere": {
-			[]trigger.Projection{there}, projection("back", "b", "a", "later", "open"), "columns.later",
+			[]trigger.Projection{there},
+			projection("back", "b", "a", "later", "open"), "columns.later",
 			"is mapped to open, but the projection there maps open to next",
 		},
 		"inverse of a disabled one": {[]trigger.Projection{disabled}, projection("back", "b", "a", "next", "icebox"), "columns.next", "icebox"},

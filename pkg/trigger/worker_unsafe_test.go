@@ -55,7 +55,7 @@ func TestW8_UnsafeBotsAnswers(t *testing.T) {
 					require.NoError(t, err)
 					require.False(t, row.DeliveryStartedAt.IsZero(), "marked before it is sent")
 					require.Equal(t, r.Body, row.Rendered)
-					if c.answer == errPanic {
+					if errors.Is(c.answer, errPanic) {
 						panic("boom")
 					}
 					return trigger.Launched{RunID: "r"}, c.answer
@@ -230,7 +230,7 @@ func TestW9_BotsThatNeverAnswerLeaveRoom(t *testing.T) {
 		}
 		require.Less(t, time.Since(began), 60*time.Second)
 		go func() {
-			for range b.settles { //nolint:revive // nobody looks at the others
+			for range b.settles { // nobody looks at the others
 			}
 		}()
 		time.Sleep(2 * time.Minute)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -36,7 +37,7 @@ var meanwhiles = map[string]func(t *testing.T, c *crashing, card string){
 		c.change(t, card, addLabel("ship-it"))
 	},
 	"subscription edited": func(t *testing.T, c *crashing, _ string) {
-		c.edit(t, func(s *trigger.Subscription) { s.Args = map[string]string{"n": fmt.Sprint(s.Revision)} })
+		c.edit(t, func(s *trigger.Subscription) { s.Args = map[string]string{"n": strconv.FormatInt(s.Revision, 10)} })
 	},
 	"subscription disabled": func(t *testing.T, c *crashing, _ string) {
 		c.edit(t, func(s *trigger.Subscription) { s.Enabled = false })

@@ -117,7 +117,7 @@ func testSubscriptionResume(t *testing.T, b *bundle) {
 	require.NoError(t, err)
 	require.Zero(t, released)
 	require.Contains(t, log.String(), `"level":"warn"`)
-	keys, err := b.real.EffectsHeld(ctx, 10)
+	keys, err := b.real.EffectsHeld(ctx, trigger.SubscriptionKey{}, 10)
 	require.NoError(t, err)
 	require.Contains(t, keys, trigger.SubscriptionKey{TenantID: tenant, SubscriptionID: "s1"})
 	// Resuming again goes on.
@@ -227,7 +227,7 @@ func testResumeLanes(t *testing.T, b *bundle) {
 		more        []string
 	}{
 		{tenant, "bot1", []string{"acme bot:bot1"}},
-		{tenant, "", []string{"acme bot:bot2", "acme projection:p1"}},
+		{tenant, "", []string{"acme bot:bot2"}},
 		{"", "", []string{"other bot:bot1"}},
 	} {
 		_, err := dead.Pause(ctx, trigger.Pause{TenantID: c.tenant, BotID: c.bot, By: "cli:mona"})
@@ -238,7 +238,7 @@ func testResumeLanes(t *testing.T, b *bundle) {
 		want = append(want, c.more...)
 		require.ElementsMatch(t, want, b.dueLanes(t))
 	}
-	require.Empty(t, b.lateLanes(t))
+	require.Len(t, b.lateLanes(t), 1, "a pause holds up launches, not projections")
 	// Trouble with the lanes does not undo the resume.
 	b.in(t, 9, trigger.StatePending, func(e *trigger.Effect) { e.Lane = "bot:late" })
 	b.setCut(failOnce("LaneMarkMany:before"))
@@ -247,7 +247,7 @@ func testResumeLanes(t *testing.T, b *bundle) {
 	_, err = dead.Resume(ctx, tenant, "")
 	require.NoError(t, err)
 	require.Contains(t, log.String(), `"level":"warn"`)
-	require.Equal(t, []string{"acme bot:late"}, b.lateLanes(t))
+	require.ElementsMatch(t, []string{"acme bot:late", "acme projection:p1"}, b.lateLanes(t))
 }
 
 // dueLanes returns the lanes that are due now.

@@ -170,10 +170,10 @@ func converge(t *testing.T, b *bundle, runs int) {
 	t.Helper()
 	b.projected(t)
 	b.inverse(t)
-	seed := rand.Uint64() //nolint:gosec // no secret
+	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	for run := range runs {
-		m := &moves{bundle: b, rng: rand.New(rand.NewPCG(seed, uint64(run))), columns: 4} //nolint:gosec // no secret
+		m := &moves{bundle: b, rng: rand.New(rand.NewPCG(seed, uint64(run))), columns: 4}
 		m.ids = []string{fmt.Sprint("s", run), fmt.Sprintf("s%d@b2", run)}
 		if run == runs-1 && m.rng.IntN(2) == 0 {
 			// A third board beyond the second. Here all columns are mapped: a
