@@ -22,9 +22,14 @@ const (
 	// KindPromoted: a bot was stamped onto the card, which stayed in its
 	// column; one that was moved with it is a KindMoved.
 	KindPromoted Kind = "card.promoted"
+	// KindProjected: a projection found the card in the column that a later
+	// event wants it in. Only other projections look at it: it is not among
+	// Kinds.
+	KindProjected Kind = "card.projected"
 )
 
-// Kinds lists the kinds of board events that this version makes.
+// Kinds lists the kinds of board events that this version makes and that
+// somebody may ask for.
 func Kinds() []Kind {
 	return []Kind{KindCreated, KindMoved, KindLabeled, KindUnlabeled, KindEdited, KindAssigned, KindUnassigned, KindDeleted, KindPromoted}
 }

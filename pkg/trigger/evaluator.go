@@ -49,6 +49,7 @@ type Evaluator struct {
 		SubscriptionGet(ctx context.Context, tenantID, id string) (*Subscription, error)
 		BotGet(ctx context.Context, tenantID, id string) (*Bot, error)
 		ProjectionGet(ctx context.Context, tenantID, id string) (*Projection, error)
+		ProjectionList(ctx context.Context, tenantID string) ([]Projection, error)
 		BoardGet(ctx context.Context, tenantID, id string) (*tracker.Board, error)
 	}
 	// Matcher matches a poison event again; without it such rows wait.

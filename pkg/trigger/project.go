@@ -134,8 +134,9 @@ func (m *mirroring) write(ctx context.Context) Evaluation {
 }
 
 // move brings the mirror into the wanted column. When it stands there already
-// and only by an older event, the later one is noted, without an event: else
-// an effect of one in between, executed late, would move it away.
+// and only by an older event, the later one is noted: else an effect of one in
+// between, executed late, would move it away. That makes no event, unless the
+// card is mirrored further: a mirror of it may have been moved in between.
 func (m *mirroring) move(ctx context.Context, card *tracker.Card) (*tracker.Card, *tracker.BoardEvent, error) {
 	have, err := m.columnSeq(ctx, card)
 	switch {
@@ -144,12 +145,29 @@ func (m *mirroring) move(ctx context.Context, card *tracker.Card) (*tracker.Card
 	case have > m.seq, have == m.seq && card.ColumnID == m.column:
 		return nil, nil, nil
 	case card.ColumnID == m.column:
+		further, err := m.further(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
 		card.ColumnBy.Seq = m.seq
-		return card, nil, nil
+		if !further {
+			return card, nil, nil
+		}
+		return card, m.event(tracker.KindProjected, m.column, m.column, m.seq), nil
 	}
 	from := card.ColumnID
 	card.ColumnID = m.column
 	return card, m.event(tracker.KindMoved, from, m.column, m.seq), nil
+}
+
+// further reports whether a projection mirrors the wanted column onto a third
+// board.
+func (m *mirroring) further(ctx context.Context) (bool, error) {
+	all, err := m.Config.ProjectionList(ctx, m.row.TenantID)
+	return slices.ContainsFunc(all, func(p Projection) bool {
+		_, mapped := p.column(m.column)
+		return mapped && p.Enabled && p.FromBoardID == m.projection.ToBoardID && p.ToBoardID != m.projection.FromBoardID
+	}), err
 }
 
 // create makes the mirror. One that had been there and was deleted may be made

@@ -138,8 +138,9 @@ func projectionPath(all []Projection, from, to string) []string {
 }
 
 // Cares reports whether the projection owes something for the event: a card
-// of its board, after it was enabled, came into a column that it maps. Who
-// moved it does not matter. It depends on its arguments alone.
+// of its board, after it was enabled, came into a column that it maps, or was
+// found there by a later event. Who moved it does not matter. It depends on its
+// arguments alone.
 func (p *Projection) Cares(e *Event) bool {
 	if !p.Enabled || e.Seq <= p.ActiveFromSeq {
 		return false
@@ -148,7 +149,7 @@ func (p *Projection) Cares(e *Event) bool {
 		return false
 	}
 	before := e.Before
-	return before == nil || before.BoardID != e.After.BoardID || before.ColumnID != e.After.ColumnID
+	return e.Kind == tracker.KindProjected || before == nil || before.BoardID != e.After.BoardID || before.ColumnID != e.After.ColumnID
 }
 
 // wants returns the column of the other board that stands for the one the

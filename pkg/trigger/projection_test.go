@@ -143,6 +143,7 @@ func TestProjectionCares(t *testing.T) {
 		"from another board":      {p, event(tracker.KindMoved, elsewhere, snap("open")), true},
 		"first seen":              {p, event(tracker.KindEdited, nil, snap("open"), unknownBefore), true},
 		"by a bot":                {p, event(tracker.KindMoved, snap("open"), snap("done"), by(tracker.ActorBot, "x")), true},
+		"found there":             {p, event(tracker.KindProjected, snap("open"), snap("open")), true},
 		"to an unmapped column":   {p, event(tracker.KindMoved, snap("open"), snap("idea")), false},
 		"stayed":                  {p, event(tracker.KindEdited, snap("open"), snap("open")), false},
 		"deleted":                 {p, event(tracker.KindDeleted, nil, snap("open")), false},

@@ -25,6 +25,7 @@ func runProjections(t *testing.T, open func(t *testing.T) trigger.Store) {
 		"TestProjection_UnmappedColumnsAreInert":             testProjectionUnmapped,
 		"TestProjection_LaterSeqWins":                        testProjectionLater,
 		"TestProjection_LaterSeqIsNotedWhereItChangesNought": testProjectionNoted,
+		"TestProjection_LaterSeqIsPassedOn":                  testProjectionPassedOn,
 		"TestProjection_SeqOfAMoveOnItsWayToTheLog":          testProjectionPending,
 		"TestProjection_RowThatOutlivedTheLog":               testProjectionAncient,
 		"TestProjection_MirrorMadeAgainStandsWhereTheCardIs": testProjectionMadeAgain,
@@ -298,6 +299,7 @@ func testProjectionLater(t *testing.T, b *bundle) {
 // where it should be; the other one comes later, and is the older.
 func testProjectionNoted(t *testing.T, b *bundle) {
 	b.projected(t)
+	b.inverse(t)
 	b.runs(t, b.made(t, "s", "a1").ID)
 	there, back := b.person(t, "s", "a2"), b.person(t, "s", "a1")
 	b.runs(t, back.ID)
