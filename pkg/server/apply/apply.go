@@ -1,5 +1,5 @@
 // Package apply makes a store agree with a triggers.yaml: the tenants, boards,
-// bots, hooks and subscriptions that the file describes.
+// bots, hooks, subscriptions and projections that the file describes.
 //
 // Things are known by their names, so a file applied again changes nothing. A
 // new name is a new thing: a rename is not detected. What the file does not

@@ -9,9 +9,9 @@ import (
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
-// planBoards plans the boards. A column that goes while the store's hooks and
-// subscriptions still name it goes last, by the steps it returns: after the
-// file's hooks and subscriptions, which no longer do, are written. So none ever
+// planBoards plans the boards. A column that goes while the store's hooks,
+// subscriptions and projections still name it goes last, by the steps it
+// returns: after the file's, which no longer do, are written. So none ever
 // names a column that is not there.
 func (t *tenantPlan) planBoards() (trims []step) {
 	room := t.room(KindBoard, BoardsMax, len(t.boards))
@@ -40,7 +40,7 @@ func (t *tenantPlan) planBoards() (trims []step) {
 
 		first := *next
 		for _, col := range t.removed(was, next) {
-			if t.namedBy(was, col.ID, t.hooks, t.subscriptions) != "" {
+			if t.namedBy(was, col.ID, t.hooks, t.subscriptions, t.projections) != "" {
 				first.Columns = append(slices.Clone(first.Columns), col)
 			}
 		}
@@ -67,10 +67,10 @@ func (t *tenantPlan) removed(was, next *tracker.Board) []tracker.Column {
 	return slices.DeleteFunc(slices.Clone(was.Columns), func(c tracker.Column) bool { return next.Column(c.ID) != nil })
 }
 
-// namedBy says which of the hooks and enabled subscriptions names the column
-// of the board; "" if none does. A subscription that names columns of no
+// namedBy says which of the hooks and of the enabled subscriptions and
+// projections names the column of the board; "" if none does. A subscription that names columns of no
 // certain board counts when no other board has one of that id.
-func (t *tenantPlan) namedBy(b *tracker.Board, column string, hooks []trigger.Hook, subs []trigger.Subscription) string {
+func (t *tenantPlan) namedBy(b *tracker.Board, column string, hooks []trigger.Hook, subs []trigger.Subscription, projections []trigger.Projection) string {
 	for _, h := range hooks {
 		if h.BoardID == b.ID && (h.OpenColumn == column || h.ClosedColumn == column) {
 			return "the hook " + h.Name
@@ -82,8 +82,15 @@ func (t *tenantPlan) namedBy(b *tracker.Board, column string, hooks []trigger.Ho
 	}
 	for _, s := range subs {
 		of := s.On.BoardID == b.ID || (s.On.BoardID == "" && !elsewhere)
-		if s.Enabled && of && (s.On.From == column || s.On.To == column || slices.Contains(s.If.Columns, column)) {
+		if s.Enabled && of && (s.On.From == column || s.On.To == column || s.ToColumn == column || slices.Contains(s.If.Columns, column)) {
 			return "the enabled subscription " + s.Name
+		}
+	}
+	for _, p := range projections {
+		if p.Enabled && slices.ContainsFunc(p.Columns, func(c trigger.ColumnPair) bool {
+			return (p.FromBoardID == b.ID && c.From == column) || (p.ToBoardID == b.ID && c.To == column)
+		}) {
+			return "the enabled projection " + p.Name
 		}
 	}
 	return ""
@@ -98,11 +105,14 @@ func (t *tenantPlan) checkRemovedColumns() {
 	subs := slices.DeleteFunc(slices.Clone(t.subscriptions), func(sub trigger.Subscription) bool {
 		return slices.ContainsFunc(t.spec.subscriptions, func(s subscriptionSpec) bool { return s.want.Name == sub.Name })
 	})
+	projections := slices.DeleteFunc(slices.Clone(t.projections), func(p trigger.Projection) bool {
+		return slices.ContainsFunc(t.spec.projections, func(s projectionSpec) bool { return s.name == p.Name })
+	})
 	old := byName(t.boards, func(b *tracker.Board) string { return b.Name })
 	for _, spec := range t.spec.boards {
 		was := old[spec.name]
 		for _, col := range t.removed(was, t.nextBoards[spec.name]) {
-			if who := t.namedBy(was, col.ID, hooks, subs); who != "" {
+			if who := t.namedBy(was, col.ID, hooks, subs, projections); who != "" {
 				t.errorf(spec.path+".columns", "the column %s can't be removed: %s still names it", show(col.ID), who)
 			}
 		}

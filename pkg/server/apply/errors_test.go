@@ -54,9 +54,8 @@ func TestParseErrors(t *testing.T) {
 		{"unknown with an odd name", "rank:", `"ra\nnk":`, []fault{{27, sub + `["ra\nnk"]`, "unknown field"}}},
 		{"merge key", "rank: 10", "<<: {rank: 10}", []fault{{27, sub + `["<<"]`, "unknown field"}}},
 		{"when", "if: {", "if: {when: 'true', ", []fault{{24, sub + ".if.when", notHere}}},
-		{"mode", "rank: 10", "mode: promote", []fault{{27, sub + ".mode", notHere}}},
 		{"max_per_minute", "rank: 10", "max_per_minute: 10", []fault{{27, sub + ".max_per_minute", notHere}}},
-		{"projections", "tenants:", "projections: []\ntenants:", []fault{{1, "projections", notHere}}},
+		{"projections outside a tenant", "tenants:", "projections: []\ntenants:", []fault{{1, "projections", "unknown field (allowed: tenants)"}}},
 		{"schedules", "    boards:", "    schedules: []\n    boards:", []fault{{4, tenant + ".schedules", notHere}}},
 		{"duplicate key", "rank: 10", "rank: 10\n        rank: 11", []fault{{28, sub + ".rank", "given twice, first on line 27"}}},
 		{"duplicate argument", "{model: large}", "{model: large, model: x}", []fault{{28, sub + ".args.model", "given twice, first on line 28"}}},
@@ -92,8 +91,7 @@ func TestParseErrors(t *testing.T) {
 			[]fault{{6, "tenants[0].boards[0].columns", "at least one column"}},
 		},
 		{"url missing", "        url: http://127.0.0.1:9000/launch\n", "", []fault{{10, bot + ".url", "is required"}}},
-		{"replay unsafe", "replay: safe", "replay: unsafe", []fault{{12, bot + ".replay", "unsafe: " + notHere}}},
-		{"replay", "replay: safe", "replay: maybe", []fault{{12, bot + ".replay", "must be safe"}}},
+		{"replay", "replay: safe", "replay: maybe", []fault{{12, bot + ".replay", "must be safe or unsafe"}}},
 		{"inline secret", "{env: IMPLEMENTER_SECRET}", "hunter2", []fault{{13, bot + ".secret", "does not belong in this file: must be {env: NAME} or {file: path}"}}},
 		{"inline secret, tagged", "{env: IMPLEMENTER_SECRET}", "!!binary aHVudGVyMg==", []fault{{13, bot + ".secret", "does not belong"}}},
 		{"secret as a key", "{env: IMPLEMENTER_SECRET}", "{hunter2}", []fault{
@@ -246,7 +244,7 @@ func TestAllErrorsAreCollectedByLine(t *testing.T) {
 	t.Parallel()
 	text := fullFile
 	for from, to := range map[string]string{
-		"rank: 10": "rank: ten", "id: acme": "id: ACME", "replay: safe": "replay: unsafe", "kinds:": "kindz:", "terminal: true": "terminal: 1",
+		"rank: 10": "rank: ten", "id: acme": "id: ACME", "replay: safe": "replay: maybe", "kinds:": "kindz:", "terminal: true": "terminal: 1",
 	} {
 		text = edit(t, text, from, to)
 	}
@@ -254,7 +252,7 @@ func TestAllErrorsAreCollectedByLine(t *testing.T) {
 	requireFaults(t, err,
 		fault{2, "tenants[0].id", "must match"},
 		fault{8, "tenants[0].boards[0].columns[1].terminal", "true or false"},
-		fault{12, "tenants[0].bots[0].replay", "unsafe"},
+		fault{12, "tenants[0].bots[0].replay", "must be safe or unsafe"},
 		fault{23, "tenants[0].subscriptions[0].on.kindz", "unknown"},
 		fault{27, "tenants[0].subscriptions[0].rank", "whole number"},
 	)

@@ -25,6 +25,7 @@ const (
 	BotsMax          = 100  // per tenant
 	HooksMax         = 100  // per tenant
 	SubscriptionsMax = 1000 // per tenant
+	ProjectionsMax   = trigger.ProjectionsMax
 	NameMaxBytes     = 63
 )
 
@@ -46,6 +47,7 @@ type (
 		bots           []botSpec
 		hooks          []hookSpec
 		subscriptions  []subscriptionSpec
+		projections    []projectionSpec
 	}
 	boardSpec struct {
 		path, name string
@@ -53,6 +55,7 @@ type (
 	}
 	botSpec struct {
 		path, name, url string
+		replay          trigger.ReplayClass
 		secret          secretRef
 	}
 	hookSpec struct {
@@ -66,6 +69,11 @@ type (
 		actors     []actorRef
 		// want is the subscription but for what the names above stand for.
 		want trigger.Subscription
+	}
+	projectionSpec struct {
+		path, name, from, to string
+		enabled              bool
+		columns              map[string]string
 	}
 	// actorRef is a login, or a bot's name.
 	actorRef struct{ login, bot string }

@@ -43,6 +43,7 @@ func newPlan(ctx context.Context, f *File, p Params) (*plan, error) {
 		t.planBots()
 		t.planHooks()
 		t.planSubscriptions()
+		t.planProjections()
 		t.checkRemovedColumns()
 		pl.steps = append(pl.steps, trims...)
 	}
@@ -67,6 +68,7 @@ type tenantPlan struct {
 	bots          []trigger.Bot
 	hooks         []trigger.Hook
 	subscriptions []trigger.Subscription
+	projections   []trigger.Projection
 
 	// What there will be, by name: of the file, or of the store alone.
 	nextBoards map[string]*tracker.Board
@@ -92,7 +94,10 @@ func (t *tenantPlan) read(ctx context.Context) (err error) {
 	if t.hooks, err = t.Store.HookList(ctx, id); err != nil {
 		return err
 	}
-	t.subscriptions, err = t.Store.SubscriptionList(ctx, id)
+	if t.subscriptions, err = t.Store.SubscriptionList(ctx, id); err != nil {
+		return err
+	}
+	t.projections, err = t.Store.ProjectionList(ctx, id)
 	return err
 }
 
@@ -177,11 +182,11 @@ func (t *tenantPlan) planBots() {
 			if next.URL != spec.url {
 				d = append(d, "url: changed")
 			}
-			diffValue(&d, "replay", next.Replay, trigger.ReplaySafe)
+			diffValue(&d, "replay", next.Replay, spec.replay)
 		} else {
 			room.take(spec.path)
 		}
-		next.Name, next.URL, next.Replay = spec.name, spec.url, trigger.ReplaySafe
+		next.Name, next.URL, next.Replay = spec.name, spec.url, spec.replay
 		next.Revision++
 		next.UpdatedAt = t.now
 		t.botIDs[next.Name], t.names[next.ID] = next.ID, next.Name

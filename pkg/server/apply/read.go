@@ -13,14 +13,15 @@ const providerGitHub = "github"
 // The fields of the format.
 var (
 	rootSchema         = schema{fields: []string{"tenants"}}
-	tenantSchema       = schema{fields: []string{"id", "name", "boards", "bots", "hooks", "subscriptions"}}
+	tenantSchema       = schema{fields: []string{"id", "name", "boards", "bots", "hooks", "subscriptions", "projections"}}
 	boardSchema        = schema{fields: []string{"name", "columns"}}
 	columnSchema       = schema{fields: []string{"id", "name", "terminal"}}
 	botSchema          = schema{fields: []string{"name", "url", "replay", "secret"}}
 	secretSchema       = schema{fields: []string{"env", "file"}, secret: true}
 	hookSchema         = schema{fields: []string{"name", "provider", "board", "columns", "secret"}}
 	hookColumnsSchema  = schema{fields: []string{"open", "closed"}}
-	subscriptionSchema = schema{fields: []string{"name", "enabled", "on", "if", "bot", "consume", "rank", "args", "vars"}}
+	subscriptionSchema = schema{fields: []string{"name", "enabled", "on", "if", "bot", "mode", "to_column", "consume", "rank", "args", "vars"}}
+	projectionSchema   = schema{fields: []string{"name", "enabled", "from", "to", "columns"}}
 	onSchema           = schema{fields: []string{"kinds", "board", "from", "to", "sources", "actors"}}
 	ifSchema           = schema{fields: []string{"columns", "labels_all", "labels_any", "labels_none", "assignees"}}
 	actorSchema        = schema{fields: []string{"bot"}}
@@ -40,6 +41,7 @@ func (p *parser) root(n *yaml.Node) {
 		p.bots(o, &t)
 		p.hooks(o, &t)
 		p.subscriptions(o, &t)
+		p.projections(o, &t)
 		p.file.tenants = append(p.file.tenants, t)
 	})
 }
@@ -71,12 +73,12 @@ func (p *parser) bots(tenant object, t *tenantSpec) {
 		o := p.object(n, path, botSchema)
 		b := botSpec{path: path, name: o.slug("name"), url: o.must("url"), secret: o.secret()}
 		taken.add(o, "name", b.name)
-		switch trigger.ReplayClass(o.text("replay")) {
-		case "", trigger.ReplaySafe:
-		case trigger.ReplayUnsafe:
-			p.errorf(o.at("replay"), "unsafe: %s", notHere)
+		switch b.replay = trigger.ReplayClass(o.text("replay")); b.replay {
+		case "":
+			b.replay = trigger.ReplaySafe
+		case trigger.ReplaySafe, trigger.ReplayUnsafe:
 		default:
-			p.errorf(o.at("replay"), "must be %s", trigger.ReplaySafe)
+			p.errorf(o.at("replay"), "must be %s or %s", trigger.ReplaySafe, trigger.ReplayUnsafe)
 		}
 		t.bots = append(t.bots, b)
 	})
@@ -128,6 +130,7 @@ func (p *parser) subscriptions(tenant object, t *tenantSpec) {
 		s := subscriptionSpec{path: path, bot: o.must("bot")}
 		s.want = trigger.Subscription{
 			Name: o.slug("name"), Enabled: o.boolean("enabled", true),
+			Mode: trigger.Mode(o.text("mode")), ToColumn: o.text("to_column"),
 			Consume: o.texts("consume"), Rank: o.integer("rank"),
 			Args: o.textMap("args"), Vars: o.textMap("vars"),
 		}
@@ -140,8 +143,9 @@ func (p *parser) subscriptions(tenant object, t *tenantSpec) {
 				LabelsNone: c.texts("labels_none"), Assignees: c.texts("assignees"),
 			}
 		}
-		if _, given := p.file.lines[path+".on.board"]; !given && (s.want.On.From != "" || s.want.On.To != "" || len(s.want.If.Columns) > 0) {
-			p.errorf(path+".on.board", "is required with on.from, on.to and if.columns: it says whose columns those are")
+		if _, given := p.file.lines[path+".on.board"]; !given &&
+			(s.want.On.From != "" || s.want.On.To != "" || len(s.want.If.Columns) > 0 || s.want.ToColumn != "") {
+			p.errorf(path+".on.board", "is required with on.from, on.to, if.columns and to_column: it says whose columns those are")
 		}
 		t.subscriptions = append(t.subscriptions, s)
 	})
@@ -169,5 +173,18 @@ func (p *parser) on(sub object, s *subscriptionSpec) {
 			a.login = n.Value
 		}
 		s.actors = append(s.actors, a)
+	})
+}
+
+func (p *parser) projections(tenant object, t *tenantSpec) {
+	taken := names{}
+	tenant.each("projections", ProjectionsMax, func(n *yaml.Node, path string) {
+		o := p.object(n, path, projectionSchema)
+		s := projectionSpec{path: path, name: o.slug("name"), enabled: o.boolean("enabled", true), from: o.must("from"), to: o.must("to")}
+		taken.add(o, "name", s.name)
+		if o.has("columns") {
+			s.columns = o.textMap("columns")
+		}
+		t.projections = append(t.projections, s)
 	})
 }

@@ -18,6 +18,7 @@ const (
 	KindBot          = "bot"
 	KindHook         = "hook"
 	KindSubscription = "subscription"
+	KindProjection   = "projection"
 
 	Created   = "created"
 	Updated   = "updated"

@@ -84,6 +84,10 @@ func (w *watchedStore) SubscriptionSave(ctx context.Context, s *trigger.Subscrip
 	return watchSave(w, "SubscriptionSave "+s.Name, func() error { return w.Store.SubscriptionSave(ctx, s) })
 }
 
+func (w *watchedStore) ProjectionSave(ctx context.Context, p *trigger.Projection) error {
+	return watchSave(w, "ProjectionSave "+p.Name, func() error { return w.Store.ProjectionSave(ctx, p) })
+}
+
 // emit puts one event into acme's log and returns its seq.
 func emit(t *testing.T, s *boardmem.Store) int64 {
 	t.Helper()

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,7 @@ func (t *tenantPlan) planSubscriptions() {
 			room.take(spec.path)
 		}
 		next.Name, next.Enabled, next.On, next.If = want.Name, want.Enabled, want.On, want.If
+		next.Mode, next.ToColumn = want.Mode, want.ToColumn
 		next.BotID, next.Consume, next.Rank, next.Args, next.Vars = want.BotID, want.Consume, want.Rank, want.Args, want.Vars
 		next.Revision++
 		next.UpdatedAt = t.now
@@ -46,7 +48,7 @@ func (t *tenantPlan) planSubscriptions() {
 		enabling := next.Enabled && (was == nil || !was.Enabled)
 		t.save(c, func(ctx context.Context) error {
 			if enabling {
-				if err := t.activate(ctx, &next, c); err != nil {
+				if err := t.activate(ctx, &next.ActiveFromSeq, c); err != nil {
 					return err
 				}
 			}
@@ -55,12 +57,12 @@ func (t *tenantPlan) planSubscriptions() {
 	}
 }
 
-// activate lets the subscription fire for what comes after the tenant's seq of
-// now (T7). The seq is read before the write that enables and after the
-// subscription was: the write is conditional on the revision read then, so
+// activate lets a subscription or a projection look at what comes after the
+// tenant's seq of now (T7). The seq is read before the write that enables and
+// after what it enables was: the write is conditional on the revision read then, so
 // that nobody enabled it in between. It is read right before that write: what
 // was in the log already when the file was applied owes nothing.
-func (t *tenantPlan) activate(ctx context.Context, s *trigger.Subscription, c *Change) error {
+func (t *tenantPlan) activate(ctx context.Context, from *int64, c *Change) error {
 	var seq int64
 	switch head, err := t.Store.HeadGet(ctx, t.spec.id); {
 	case err == nil:
@@ -68,12 +70,12 @@ func (t *tenantPlan) activate(ctx context.Context, s *trigger.Subscription, c *C
 	case !errors.Is(err, tracker.ErrNotFound): // no head, no events
 		return fmt.Errorf("read the head: %w", err)
 	}
-	detail := fmt.Sprintf("active_from_seq: %d → %d", s.ActiveFromSeq, seq)
+	detail := fmt.Sprintf("active_from_seq: %d → %d", *from, seq)
 	if c.Action == Created {
 		detail = fmt.Sprintf("active_from_seq: %d", seq)
 	}
 	c.Details = append(c.Details, detail)
-	s.ActiveFromSeq = seq
+	*from = seq
 	return nil
 }
 
@@ -97,6 +99,9 @@ func (t *tenantPlan) resolve(spec *subscriptionSpec) trigger.Subscription {
 			}
 			for i, c := range want.If.Columns {
 				t.checkColumn(fmt.Sprintf("%s.if.columns[%d]", spec.path, i), b, c)
+			}
+			if want.ToColumn != "" {
+				t.checkColumn(spec.path+".to_column", b, want.ToColumn)
 			}
 		}
 	}
@@ -140,12 +145,16 @@ func (t *tenantPlan) diffSubscription(was, want *trigger.Subscription) diff {
 	diffList(&d, "if.labels_none", was.If.LabelsNone, want.If.LabelsNone)
 	diffList(&d, "if.assignees", was.If.Assignees, want.If.Assignees)
 	diffValue(&d, "bot", t.nameOf(was.BotID), t.nameOf(want.BotID))
+	diffValue(&d, "mode", modeOf(was), modeOf(want))
+	diffValue(&d, "to_column", was.ToColumn, want.ToColumn)
 	diffList(&d, "consume", was.Consume, want.Consume)
 	diffValue(&d, "rank", was.Rank, want.Rank)
 	diffMap(&d, "args", was.Args, want.Args)
 	diffMap(&d, "vars", was.Vars, want.Vars)
 	return d
 }
+
+func modeOf(s *trigger.Subscription) trigger.Mode { return cmp.Or(s.Mode, trigger.ModeDirect) }
 
 // faults returns what Validate finds wrong. Validate stops at the first fault,
 // so each entry is also tried alone, in a subscription that has no other; a
@@ -212,6 +221,10 @@ func faults(s *trigger.Subscription) []tracker.FieldError {
 		probe.Vars = map[string]string{name: s.Vars[name]}
 		note(probe, "vars", fieldPath("vars", name))
 	}
+	mode := alone()
+	mode.Mode, mode.ToColumn = s.Mode, s.ToColumn
+	note(mode, "mode", "")
+	note(mode, "to_column", "")
 	moves := alone()
 	moves.On.Kinds, moves.On.From, moves.On.To = s.On.Kinds, s.On.From, s.On.To
 	note(moves, "on.kinds", "")
