@@ -112,7 +112,7 @@ func TestProjectionsBesideTheFile(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.mustApply(t, projections)
-	only := projections[:strings.Index(projections, "    projections:")]
+	only, _, _ := strings.Cut(projections, "    projections:")
 	const other = "    projections: [{name: other, from: issues, to: roadmap, columns: {open: next}}]\n"
 	_, err := b.apply(t, only+other)
 	requireFaults(t, err, fault{7, "tenants[0].projections[0]", "the projection plan is between these boards already"})
@@ -127,11 +127,11 @@ func TestProjectionsBesideTheFile(t *testing.T) {
 	require.NoError(t, b.ProjectionSave(t.Context(), &p))
 	b.mustApply(t, edit(t, only, "{id: next}, ", ""))
 
-	many := only + "    projections:\n"
+	var many strings.Builder
 	for i := range ProjectionsMax + 1 {
-		many += fmt.Sprintf("      - {name: p%d, from: issues, to: roadmap, columns: {open: shipped}}\n", i)
+		fmt.Fprintf(&many, "      - {name: p%d, from: issues, to: roadmap, columns: {open: shipped}}\n", i)
 	}
-	_, err = b.apply(t, many)
+	_, err = b.apply(t, only+"    projections:\n"+many.String())
 	require.ErrorContains(t, err, "at most 100 projections are allowed")
 }
 

@@ -284,7 +284,7 @@ func (m *moves) run(t *testing.T) {
 		}
 		people++
 		want[e.CardID] = e.After.ColumnID
-		if number := e.After.ColumnID[1:]; number != "4" && !(m.oneWay && board == 2) {
+		if number := e.After.ColumnID[1:]; number != "4" && (!m.oneWay || board != 2) {
 			for i, id := range m.ids {
 				want[id] = boardLetters[i:i+1] + number
 			}
