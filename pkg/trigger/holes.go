@@ -64,10 +64,25 @@ func (t *Tail) closeHoles(ctx context.Context, tenantID string, after, upTo int6
 		return err
 	}
 	for _, seq := range missing {
-		if !t.warned.First(EventID(tenantID, seq)) {
+		if !t.firstClosed(tenantID, seq) {
 			continue // closed before, and not readable yet
 		}
 		t.Logger.Warn().Str("tenant", tenantID).Int64("seq", seq).Msg("tail: closed a hole: no event came at this seq")
 	}
 	return nil
+}
+
+// firstClosed reports whether this tail has not closed the hole before. All of
+// a tenant's holes are closed in order, so that the highest tells of the others.
+func (t *Tail) firstClosed(tenantID string, seq int64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if seq <= t.closed[tenantID] {
+		return false
+	}
+	if t.closed == nil {
+		t.closed = make(map[string]int64)
+	}
+	t.closed[tenantID] = seq
+	return true
 }

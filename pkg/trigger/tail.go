@@ -65,7 +65,8 @@ type Tail struct {
 	small   map[string]bool // tenants whose last batch could not be written
 	away    map[string]time.Time
 	cache   subscriptionCache
-	warned  onceSet
+	warned  onceSet          // features that are not known
+	closed  map[string]int64 // each tenant's highest hole that was closed
 	panics  panicWatch
 	evals   atomic.Int64
 }
