@@ -277,10 +277,10 @@ func (w *EffectWorker) lane(ctx, attempts context.Context, lane Lane, share int)
 	}
 	if !ok {
 		due = time.Time{}
-	} else if early := w.Clock.Now().Add(w.untilReclaim()); due.Before(early) && w.untilReclaim() > 0 {
-		// An expired claim that may not be taken yet: the lane would be looked
-		// at in vain.
-		due = early
+	} else if soon := w.Clock.Now().Add(reclaimEvery); w.untilReclaim() > 0 && due.Before(soon) {
+		// A lease that ran out and may not be taken over yet: the lane is
+		// looked at now and then, for its other rows.
+		due = soon
 	}
 	_, err = w.Lanes.LaneReschedule(ctx, lane, due)
 	return false, err
