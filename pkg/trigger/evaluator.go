@@ -45,18 +45,28 @@ type Evaluation struct {
 type Evaluator struct {
 	Board  *Board
 	Outbox EffectOutbox
-	Config interface {
-		SubscriptionGet(ctx context.Context, tenantID, id string) (*Subscription, error)
-		BotGet(ctx context.Context, tenantID, id string) (*Bot, error)
-		ProjectionGet(ctx context.Context, tenantID, id string) (*Projection, error)
-		ProjectionList(ctx context.Context, tenantID string) ([]Projection, error)
-		BoardGet(ctx context.Context, tenantID, id string) (*tracker.Board, error)
-	}
+	Config EvaluatorConfig
 	// Matcher matches a poison event again; without it such rows wait.
 	Matcher  *Tail
 	Launcher Launcher
 	Sealer   Sealer
 	Logger   zerolog.Logger
+}
+
+// EvaluatorConfig is what an Evaluator looks up, as it is when a row executes.
+type EvaluatorConfig interface {
+	SubscriptionGet(ctx context.Context, tenantID, id string) (*Subscription, error)
+	BotGet(ctx context.Context, tenantID, id string) (*Bot, error)
+	ProjectionGet(ctx context.Context, tenantID, id string) (*Projection, error)
+	ProjectionList(ctx context.Context, tenantID string) ([]Projection, error)
+	BoardGet(ctx context.Context, tenantID, id string) (*tracker.Board, error)
+}
+
+// forClaim returns the evaluator for the rows of one claim.
+func (v *Evaluator) forClaim() *Evaluator {
+	own := *v
+	own.Config = newClaimView(v.Config)
+	return &own
 }
 
 // Evaluate makes one attempt at a claimed row. It writes to the row and the

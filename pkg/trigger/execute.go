@@ -11,7 +11,7 @@ import (
 )
 
 // execute makes one attempt at a claimed row and settles it.
-func (w *EffectWorker) execute(loop, ctx context.Context, row Effect, began time.Time) {
+func (w *EffectWorker) execute(loop, ctx context.Context, v *Evaluator, row Effect, began time.Time) {
 	log := w.Logger.With().Str("effect", row.ID).Str("worker", w.Name).Int("attempt", row.Attempts).Logger()
 	// The lease counts from the moment that its acquisition began.
 	deadline := began.Add(orDefault(w.AttemptDeadline, AttemptDeadlineDefault))
@@ -25,7 +25,7 @@ func (w *EffectWorker) execute(loop, ctx context.Context, row Effect, began time
 	if loop.Err() != nil {
 		ev = Evaluation{Wait: time.Millisecond} // stopping, and not started (W10)
 	} else {
-		ev = w.evaluate(actx, &row)
+		ev = evaluateSafely(actx, v, &row)
 	}
 	if errors.Is(ev.Err, ErrFenceLost) {
 		w.stats.refused.Add(1)
@@ -52,14 +52,14 @@ func (w *EffectWorker) execute(loop, ctx context.Context, row Effect, began time
 	}
 }
 
-// evaluate turns a panic into a failed attempt.
-func (w *EffectWorker) evaluate(ctx context.Context, row *Effect) (ev Evaluation) {
+// evaluateSafely turns a panic into a failed attempt.
+func evaluateSafely(ctx context.Context, v *Evaluator, row *Effect) (ev Evaluation) {
 	defer func() {
 		if p := recover(); p != nil {
 			ev = Evaluation{Err: fmt.Errorf("panic: %v", p)}
 		}
 	}()
-	return w.Evaluator.Evaluate(ctx, row)
+	return v.Evaluate(ctx, row)
 }
 
 // answered tells the lane's breaker how its bot did, if it was asked (W9).

@@ -246,8 +246,9 @@ func (w *EffectWorker) lane(ctx, attempts context.Context, lane Lane, share int)
 		// told to stop: it hands the rows back (W10).
 		rows, err := w.Outbox.EffectClaim(context.WithoutCancel(ctx), w.claim(lane, share))
 		w.stats.claimed.Add(int64(len(rows)))
+		v := w.Evaluator.forClaim()
 		for _, r := range rows {
-			w.dispatch(ctx, attempts, r, began, nil)
+			w.dispatch(ctx, attempts, v, r, began, nil)
 		}
 		if err != nil {
 			return false, err
@@ -316,7 +317,7 @@ func (w *EffectWorker) reclaim(ctx, attempts context.Context, lane Lane) (bool, 
 		return true, nil
 	}
 	w.setReclaiming(true)
-	w.dispatch(ctx, attempts, *row, began, func() { w.setReclaiming(false) })
+	w.dispatch(ctx, attempts, w.Evaluator, *row, began, func() { w.setReclaiming(false) })
 	return true, nil
 }
 
@@ -340,7 +341,7 @@ func (w *EffectWorker) claim(lane Lane, limit int) ClaimParams {
 	}
 }
 
-func (w *EffectWorker) dispatch(loop, attempts context.Context, row Effect, began time.Time, ended func()) {
+func (w *EffectWorker) dispatch(loop, attempts context.Context, v *Evaluator, row Effect, began time.Time, ended func()) {
 	key := laneKey{row.TenantID, row.Lane}
 	w.slots.take(key)
 	w.inflight.Go(func() {
@@ -351,6 +352,6 @@ func (w *EffectWorker) dispatch(loop, attempts context.Context, row Effect, bega
 			}
 			w.wake.Nudge()
 		}()
-		w.execute(loop, attempts, row, began)
+		w.execute(loop, attempts, v, row, began)
 	})
 }
