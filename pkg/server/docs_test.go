@@ -13,7 +13,7 @@ import (
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
-var curlLine = regexp.MustCompile(`^curl -H "\$AUTH"(?: -X ([A-Z]+))? "\$API(/[^"]*)"(?: -d '([^']*)')?$`)
+var curlLine = regexp.MustCompile(`^curl -H "\$AUTH"(?: -X ([A-Z]+))? "\$API(/[^"]*)"(?:( -H "\$JSON")? -d '([^']*)')?$`)
 
 // The calls of docs/ops/dead-letters.md are ones that the API answers, as an
 // editor makes them.
@@ -21,6 +21,8 @@ func TestCallsOfTheOpsDocs(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/ops/dead-letters.md")
 	require.NoError(t, err)
+	// Alone, curl's -d says that it sends a form.
+	require.Regexp(t, `(?m)^JSON='Content-Type: application/json'$`, string(text))
 	calls := 0
 	for line := range strings.Lines(string(text)) {
 		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "curl ") {
@@ -29,6 +31,7 @@ func TestCallsOfTheOpsDocs(t *testing.T) {
 		m := curlLine.FindStringSubmatch(line)
 		require.NotNil(t, m, "this test can't read: %s", line)
 		calls++
+		require.Equal(t, m[4] != "", m[3] != "", "a body has its type: %s", line)
 		b := setup(t)
 		b.subscribe(t)
 		state := trigger.StateFailed
@@ -45,7 +48,7 @@ func TestCallsOfTheOpsDocs(t *testing.T) {
 		})
 		require.NoError(t, err)
 		fill := strings.NewReplacer("SUBSCRIPTION", "sub-1", "BULK", bulk.ID, "DIGEST", bulk.Digest, "BOT", botID)
-		c := call{method: m[1], path: "/v1/tenants/acme" + fill.Replace(m[2]), body: fill.Replace(m[3])}
+		c := call{method: m[1], path: "/v1/tenants/acme" + fill.Replace(m[2]), body: fill.Replace(m[4])}
 		if c.method == "" {
 			c.method = http.MethodGet
 		}
