@@ -97,6 +97,11 @@ func (s *Server) authenticate(api huma.API) func(huma.Context, func(huma.Context
 			}
 			_ = huma.WriteErr(api, ctx, status, detail)
 		}
+		unavailable := func(err error) {
+			s.log.Warn().Err(err).Msg("authenticate")
+			ctx.SetHeader("Retry-After", retryAfter)
+			refuse(http.StatusServiceUnavailable, "the store does not answer")
+		}
 		text, ok := bearer(ctx.Header("Authorization"))
 		if !ok {
 			refuse(http.StatusUnauthorized, "a token is required: Authorization: Bearer trg_…")
@@ -108,14 +113,24 @@ func (s *Server) authenticate(api huma.API) func(huma.Context, func(huma.Context
 			refuse(http.StatusUnauthorized, "the token is not known, expired or revoked")
 			return
 		case err != nil:
-			s.log.Warn().Err(err).Msg("authenticate")
-			ctx.SetHeader("Retry-After", retryAfter)
-			refuse(http.StatusServiceUnavailable, "the store does not answer")
+			unavailable(err)
 			return
 		}
-		if tenant := ctx.Param("tenant"); token.Role != trigger.RoleAdmin && token.TenantID != tenant {
+		switch tenant := ctx.Param("tenant"); {
+		case token.Role != trigger.RoleAdmin && token.TenantID != tenant:
 			refuse(http.StatusNotFound, notFound)
 			return
+		case token.Role == trigger.RoleAdmin && tracker.ValidTenantID(tenant):
+			// A misspelt tenant must not look like one where all is well.
+			_, err := s.p.Store.TenantGet(ctx.Context(), tenant)
+			switch {
+			case errors.Is(err, tracker.ErrNotFound):
+				refuse(http.StatusNotFound, notFound)
+				return
+			case err != nil:
+				unavailable(err)
+				return
+			}
 		}
 		if ctx.Method() != http.MethodGet && token.Role != trigger.RoleAdmin && token.Role != trigger.RoleEditor {
 			refuse(http.StatusForbidden, "the token may only read: an editor's or an admin's is required")

@@ -91,7 +91,7 @@ func decodeCursor(tenantID, cursor string) (string, error) {
 	id, err := base64.RawURLEncoding.DecodeString(cursor)
 	// The decoder is lenient about line breaks and the last bits.
 	if err != nil || encodeCursor(string(id)) != cursor || !effectIDForm.Match(id) || !strings.HasPrefix(string(id), tenantID+"/") {
-		return "", tracker.Fieldf("after", "must be a cursor that the page before gave")
+		return "", tracker.Fieldf("query.after", "must be a cursor that the page before gave")
 	}
 	return string(id), nil
 }

@@ -66,6 +66,10 @@ func newProblem(status int, detail string, errs ...error) *Problem {
 // huma asks this variable for every error; its own repeats the values.
 func init() {
 	huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
+		if status == http.StatusUnsupportedMediaType {
+			// huma names the type that came, not the one that is wanted.
+			return newProblem(status, "the body must be JSON, with Content-Type: application/json")
+		}
 		return newProblem(status, msg, errs...)
 	}
 }

@@ -116,7 +116,7 @@ func badParameters() []badParameter {
 		{"get-tenant", "tenant", "/v1/tenants/" + at, "path.tenant"},
 		{"list-effects", "tenant", "/v1/tenants/" + at + "/effects", "path.tenant"},
 		{"list-effects", "state", "/v1/tenants/acme/effects?state=" + in, "query.state"},
-		{"list-effects", "after", "/v1/tenants/acme/effects?after=" + in, "after"},
+		{"list-effects", "after", "/v1/tenants/acme/effects?after=" + in, "query.after"},
 		{"list-effects", "limit", "/v1/tenants/acme/effects?limit=" + in, "query.limit"},
 		{"list-effects", "subscription", "/v1/tenants/acme/effects?subscription=" + in, "query.subscription"},
 		{"list-effects", "bot", "/v1/tenants/acme/effects?bot=" + in, "query.bot"},

@@ -324,6 +324,37 @@ func TestBodiesOfWrites(t *testing.T) {
 	require.Equal(t, before, b.state(t))
 }
 
+// A caller who forgets the type of the body, as curl's -d does, is told which.
+func TestTypeOfABody(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	editor := b.role(t, trigger.RoleEditor, "acme", "e")
+	for _, contentType := range []string{"application/x-www-form-urlencoded", "text/plain", "s3cret"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, b.url+"/v1/tenants/acme/pause", strings.NewReader(`{}`))
+		require.NoError(t, err)
+		req.Header.Set("Authorization", "Bearer "+editor)
+		req.Header.Set("Content-Type", contentType)
+		a := b.do(t, req)
+		require.Equal(t, http.StatusUnsupportedMediaType, a.status, a.body)
+		require.Contains(t, a.problem(t).Detail, "application/json")
+		require.NotContains(t, a.body, contentType)
+	}
+}
+
+// An admin who misspells a tenant does not learn that nothing failed there.
+func TestATenantThatIsNot(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	admin := b.role(t, trigger.RoleAdmin, "", "a")
+	for _, path := range []string{"", "/effects", "/effects?state=failed", "/events", "/pauses"} {
+		require.Equal(t, http.StatusNotFound, b.get(t, admin, "/v1/tenants/nobody"+path).status, path)
+		require.Equal(t, http.StatusOK, b.get(t, admin, "/v1/tenants/acme"+path).status, path)
+	}
+	body := `{"action":"replay","filter":{"state":"failed"}}`
+	require.Equal(t, http.StatusNotFound, b.post(t, admin, "/v1/tenants/nobody/effects/bulk", body).status)
+	require.Equal(t, http.StatusCreated, b.post(t, admin, "/v1/tenants/acme/effects/bulk", body).status)
+}
+
 func (a answer) effect(t *testing.T) (e EffectDetail) {
 	t.Helper()
 	require.Equal(t, http.StatusOK, a.status, a.body)
