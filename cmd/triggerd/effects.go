@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/triggerd/triggerd/pkg/boardmongo"
 	"github.com/triggerd/triggerd/pkg/server"
 	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
@@ -42,6 +43,22 @@ func (f *filterFlags) check() error {
 	return nil
 }
 
+// given names the filters that were given.
+func (f *filterFlags) given() (flags []string) {
+	for _, flag := range []struct {
+		name string
+		set  bool
+	}{
+		{"--state", f.State != "any"}, {"--subscription", f.Subscription != ""}, {"--bot", f.Bot != ""}, {"--reason", f.Reason != "any"},
+		{"--older-than", f.OlderThan != 0}, {"--newer-than", f.NewerThan != 0},
+	} {
+		if flag.set {
+			flags = append(flags, flag.name)
+		}
+	}
+	return flags
+}
+
 func (f *filterFlags) filter(now time.Time) trigger.EffectFilter {
 	out := trigger.EffectFilter{SubscriptionID: f.Subscription, BotID: f.Bot}
 	if f.State != "any" {
@@ -66,6 +83,16 @@ func checkTenant(id string) error {
 	return nil
 }
 
+// tenantThere fails if there is no such tenant: a misspelt one must not look
+// like one where all is well.
+func tenantThere(ctx context.Context, store *boardmongo.Store, id string) error {
+	_, err := store.TenantGet(ctx, id)
+	if errors.Is(err, tracker.ErrNotFound) {
+		return fmt.Errorf("there is no tenant %s: `triggerd tenants ls` lists them", id)
+	}
+	return err
+}
+
 type effectsLsCmd struct {
 	Tenant string `help:"The tenant." required:"" placeholder:"ID"`
 	filterFlags
@@ -88,18 +115,30 @@ func (c *effectsLsCmd) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	defer closeStore(store)
-	rows, err := store.EffectList(ctx, trigger.EffectListParams{TenantID: c.Tenant, EffectFilter: c.filter(store.Now()), AfterID: c.After, Limit: c.Limit})
+	rows, err := store.EffectList(ctx, trigger.EffectListParams{TenantID: c.Tenant, EffectFilter: c.filter(store.Now()), AfterID: c.After, Limit: c.Limit + 1})
 	if err != nil {
 		return err
 	}
+	if len(rows) == 0 {
+		if err := tenantThere(ctx, store, c.Tenant); err != nil {
+			return err
+		}
+	}
+	more := len(rows) > c.Limit
+	rows = rows[:min(len(rows), c.Limit)]
 	if c.Output == "json" {
 		views := make([]server.Effect, len(rows))
 		for i := range rows {
 			views[i] = server.NewEffect(&rows[i])
 		}
-		return printJSON(std.out, views)
+		err = printJSON(std.out, views)
+	} else {
+		err = printTable(std.out, effectTable(rows))
 	}
-	return printTable(std.out, effectTable(rows))
+	if more && err == nil {
+		fmt.Fprintf(std.err, "There are more: go on with --after '%s', or raise --limit.\n", rows[len(rows)-1].ID)
+	}
+	return err
 }
 
 func effectTable(rows []trigger.Effect) [][]string {
@@ -119,12 +158,12 @@ func effectTable(rows []trigger.Effect) [][]string {
 func effectTenant(id string) (string, error) {
 	tenantID, rest, _ := strings.Cut(id, "/")
 	if !tracker.ValidTenantID(tenantID) || rest == "" {
-		return "", errors.New("the id must have the form <tenant>/<seq>|<subscription>: `triggerd effects ls` lists them")
+		return "", errors.New("the id must have the form <tenant>/<seq>|<subscription>: `triggerd effects ls --tenant TENANT` lists them")
 	}
 	return tenantID, nil
 }
 
-var errNoEffect = errors.New("there is no effect with this id: `triggerd effects ls` lists them")
+var errNoEffect = errors.New("there is no effect with this id: `triggerd effects ls --tenant TENANT` lists them")
 
 type effectsShowCmd struct {
 	ID string `arg:"" help:"The effect's id, from effects ls."`

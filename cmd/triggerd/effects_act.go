@@ -83,6 +83,10 @@ func (c *actFlags) checkAct() error {
 		return errors.New("give either ids, or --all or --bulk")
 	case c.Bulk != "" && c.Digest == "":
 		return errors.New("--digest: is required with --bulk, as it was shown")
+	case !c.All && len(c.given()) > 0: // which would be ignored
+		return fmt.Errorf("%s goes with --all", c.given()[0])
+	case c.Bulk != "" && c.Note != "":
+		return errors.New("--note goes with --all: a bulk decision keeps the note that it was made with")
 	case c.All || c.Bulk != "":
 		if c.Tenant == "" {
 			return tracker.Fieldf("--tenant", "is required with --all and --bulk")
@@ -91,7 +95,7 @@ func (c *actFlags) checkAct() error {
 	case c.Digest != "":
 		return errors.New("--digest goes with --all or --bulk")
 	case len(c.IDs) == 0:
-		return errors.New("give the ids of effects (`triggerd effects ls` lists them), or --all with --tenant and --state")
+		return errors.New("give the ids of effects (`triggerd effects ls --tenant TENANT` lists them), or --all with --tenant and --state")
 	}
 	for _, id := range c.IDs {
 		if _, err := effectTenant(id); err != nil {
@@ -163,6 +167,11 @@ func (c *actFlags) bulk(ctx context.Context, std streams, store *boardmongo.Stor
 		return fmt.Errorf("--bulk: it is one to %s", b.Action)
 	}
 	again := fmt.Sprintf("triggerd effects %s --tenant %s --bulk %s --digest %s", action, c.Tenant, b.ID, b.Digest)
+	if c.All && len(b.Items) == 0 {
+		if err := tenantThere(ctx, store, c.Tenant); err != nil {
+			return err
+		}
+	}
 	if c.Digest == "" {
 		return c.show(std, b, again)
 	}

@@ -124,7 +124,7 @@ func TestEffectsByID(t *testing.T) {
 		require.Equal(t, more[0]+": "+string(c.to)+"\n", r.out)
 		require.Equal(t, "oncall", o.row(t, more[0]).History[0].By)
 	}
-	require.Contains(t, o.refused(t, "effects", "replay", "acme/000000009999|sub-1"), "effects ls")
+	require.Contains(t, o.refused(t, "effects", "replay", "acme/000000009999|sub-1"), "effects ls --tenant")
 	require.Contains(t, o.refused(t, "effects", "replay", "acme/000000000001|sub-1", "--note", "a\nb"), "--note")
 	lanes, err := o.store.LanesDue(t.Context(), o.store.Now(), 10)
 	require.NoError(t, err)
@@ -192,6 +192,36 @@ func TestEffectsLsFilters(t *testing.T) {
 	}
 }
 
+// A list that was cut short says so, and how to go on.
+func TestEffectsLsCutShort(t *testing.T) {
+	t.Parallel()
+	o := newOps(t)
+	ids := o.rows(t, 1, 3, trigger.StateFailed)
+	for _, form := range []string{"table", "json"} {
+		r := o.run(t, "effects", "ls", "--tenant", "acme", "-o", form, "--limit", "2")
+		require.Zero(t, r.code)
+		require.NotContains(t, r.out, ids[2])
+		require.Contains(t, r.err, "There are more")
+		require.Contains(t, r.err, "--after '"+ids[1]+"'")
+		r = o.run(t, "effects", "ls", "--tenant", "acme", "-o", form, "--limit", "2", "--after", ids[1])
+		require.Contains(t, r.out, ids[2])
+		require.Empty(t, r.err)
+		require.Empty(t, o.run(t, "effects", "ls", "--tenant", "acme", "-o", form, "--limit", "3").err)
+	}
+}
+
+// A misspelt tenant must not look like one where all is well.
+func TestATenantThatIsNot(t *testing.T) {
+	t.Parallel()
+	o := newOps(t)
+	for _, args := range [][]string{
+		{"effects", "ls"}, {"subs", "ls"}, {"effects", "replay", "--all", "--state", "failed"},
+	} {
+		require.Contains(t, o.refused(t, append(args, "--tenant", "nobody")...), "there is no tenant nobody", args)
+		o.ok(t, append(args, "--tenant", "acme")...)
+	}
+}
+
 var digestLine = regexp.MustCompile(`(?m)^  digest ([0-9a-f]{64})$`)
 
 // again is the command that a preview, or an interrupted one, ends with.
@@ -255,6 +285,10 @@ func TestEffectsBulk(t *testing.T) {
 		"either ids, or":                       {"replay", "--all", "--tenant", "acme", "--state", "failed", ids[0]},
 		"--digest goes with":                   {"replay", ids[0], "--digest", "x"},
 		"--digest: is required":                {"replay", "--bulk", "x", "--tenant", "acme"},
+		"--state goes with --all":              {"discard", ids[0], "--state", "held"},
+		"--older-than goes with --all":         {"discard", ids[0], "--older-than", "1h"},
+		"--bot goes with --all":                {"discard", "--bulk", "x", "--tenant", "acme", "--digest", "x", "--bot", "bot-2"},
+		"--note goes with --all":               {"discard", "--bulk", "x", "--tenant", "acme", "--digest", "x", "--note", "why"},
 		"begin again with --all":               {"replay", "--bulk", "x", "--tenant", "acme", "--digest", "x"},
 		"--older-than":                         {"replay", "--all", "--tenant", "acme", "--state", "failed", "--older-than=-1h"},
 		"--bulk: it is one to release":         append([]string{"discard"}, cmd[2:]...),
@@ -325,7 +359,7 @@ func TestPauseCommands(t *testing.T) {
 			"--tenant: is required":               {"--bot", "bot-1"},
 			"either --fleet":                      {"--fleet", "--tenant", "acme"},
 			"no tenant nobody: `triggerd tenants": {"--tenant", "nobody"},
-			"no bot nobody of tenant acme":        {"--tenant", "acme", "--bot", "nobody"},
+			"`triggerd subs ls --tenant acme` sh": {"--tenant", "acme", "--bot", "nobody"},
 			"--tenant: must match":                {"--tenant", "A B"},
 		} {
 			require.Contains(t, o.refused(t, append([]string{what}, args...)...), says)
@@ -351,7 +385,7 @@ func TestSubsCommands(t *testing.T) {
 		require.Equal(t, "oncall", o.row(t, id).History[0].By)
 	}
 	for _, what := range []string{"pause", "resume"} {
-		require.Contains(t, o.refused(t, "subs", what, "nobody", "--tenant", "acme"), "subs ls")
+		require.Contains(t, o.refused(t, "subs", what, "nobody", "--tenant", "acme"), "`triggerd subs ls --tenant acme`")
 		require.Contains(t, o.refused(t, "subs", what, "sub-1", "--tenant", "A B"), "--tenant")
 	}
 }

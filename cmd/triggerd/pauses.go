@@ -37,7 +37,7 @@ func (c *scopeFlags) explain(err error) error {
 	var field *tracker.FieldError
 	switch {
 	case errors.Is(err, tracker.ErrNotFound) && c.Bot != "":
-		return fmt.Errorf("there is no bot %s of tenant %s: `triggerd effects ls -o json` shows the ids of bots", c.Bot, c.Tenant)
+		return fmt.Errorf("there is no bot %s of tenant %s: `triggerd subs ls --tenant %s` shows the ids of bots", c.Bot, c.Tenant, c.Tenant)
 	case errors.Is(err, tracker.ErrNotFound):
 		return fmt.Errorf("there is no tenant %s: `triggerd tenants ls` lists them", c.Tenant)
 	case errors.As(err, &field):
@@ -162,6 +162,11 @@ func (c *subsLsCmd) Run(ctx context.Context, std streams) error {
 	if err != nil {
 		return err
 	}
+	if len(subs) == 0 {
+		if err := tenantThere(ctx, store, c.Tenant); err != nil {
+			return err
+		}
+	}
 	table := [][]string{{"SUBSCRIPTION", "NAME", "ENABLED", "BOT", "PAUSED BY", "WHY"}}
 	for i := range subs {
 		s := &subs[i]
@@ -181,7 +186,7 @@ func (c *subFlags) explain(err error) error {
 	var field *tracker.FieldError
 	switch {
 	case errors.Is(err, tracker.ErrNotFound):
-		return fmt.Errorf("there is no subscription %s of tenant %s: `triggerd subs ls` lists them", c.ID, c.Tenant)
+		return fmt.Errorf("there is no subscription %s of tenant %s: `triggerd subs ls --tenant %s` lists them", c.ID, c.Tenant, c.Tenant)
 	case errors.As(err, &refused):
 		return errors.New(refused.Why)
 	case errors.As(err, &field):
