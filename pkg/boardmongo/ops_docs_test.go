@@ -84,9 +84,14 @@ func seedDeadLetters(t *testing.T, store *boardmongo.Store) {
 		row(15, trigger.StateDiscarded, hour(6), func(*trigger.Effect) {})
 		_, err := store.EffectMaterialize(ctx, tenant, rows)
 		require.NoError(t, err)
-		for _, id := range []string{"b-run", "b-stop"} {
-			require.NoError(t, store.BulkCreate(ctx, &trigger.Bulk{TenantID: tenant, ID: id, Action: trigger.ActionReplay, CreatedAt: now}))
+		for _, id := range []string{"b-run", "b-stop", "b-done"} {
+			require.NoError(t, store.BulkCreate(ctx, &trigger.Bulk{
+				TenantID: tenant, ID: id, Action: trigger.ActionReplay, CreatedAt: now, Items: []trigger.BulkItem{{ID: "x"}, {ID: "y"}},
+			}))
 		}
+		done, err := store.BulkAdvance(ctx, tenant, "b-done", 0, 2, 1, 1)
+		require.NoError(t, err)
+		require.True(t, done)
 		require.NoError(t, store.BulkStop(ctx, tenant, "b-stop"))
 	}
 	require.NoError(t, store.PauseSet(ctx, trigger.Pause{TenantID: "acme", BotID: "b1", By: "cli:mona", At: now}))
@@ -174,7 +179,7 @@ func TestQueriesOfTheOpsDocs(t *testing.T) {
 		"Pending rows that are due":              {[]string{"bot:b1 1"}, false, []string{"due"}},
 		"One row with its history":               {acme(1), false, []string{"history", "errors", "state", "reason"}},
 		"What is paused":                         {[]string{"acme/b1"}, false, []string{"by", "at"}},
-		"Bulk decisions under way":               {[]string{"acme/b-run"}, false, []string{"action", "digest", "next"}},
+		"Bulk decisions under way":               {[]string{"acme/b-run 2"}, false, []string{"action", "digest", "next", "applied"}},
 	}
 	queries := documentedQueries(t, "../../docs/ops/dead-letters.md")
 	require.Len(t, queries, len(wants))
