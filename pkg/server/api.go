@@ -230,7 +230,7 @@ func (s *Server) register(api huma.API) {
 
 	huma.Get(api, "/v1/tenants/{tenant}/cards/{card}", func(ctx context.Context, in *struct {
 		TenantInput
-		Card string `path:"card" maxLength:"64" pattern:"^[A-Za-z0-9-]+$"`
+		Card string `path:"card" maxLength:"255" pattern:"^[A-Za-z0-9@~-]+$" doc:"the card's id, percent-encoded"`
 	},
 	) (*one[Card], error) {
 		card, err := s.board.CardGet(ctx, in.Tenant, in.Card)

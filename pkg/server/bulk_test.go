@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -150,8 +151,10 @@ func TestPromotedCardsByAPI(t *testing.T) {
 	token := b.token(t, "acme")
 	for i := range 5 {
 		card := &tracker.Card{
-			TenantID: "acme", ID: fmt.Sprintf("c%d", i), Rev: 1, BoardID: "board-1", ColumnID: "todo", Title: "T", Incarnation: "i", Body: "long",
+			// As the ids of mirrors are.
+			TenantID: "acme", ID: fmt.Sprintf("c%d@board-1", i) + strings.Repeat("@board-1", 27) + "~0f", Rev: 1, BoardID: "board-1", ColumnID: "todo", Title: "T", Incarnation: "i", Body: "long",
 			BotID: botID, BotArgs: map[string]string{"branch": "main"},
+			MirrorOf: &tracker.Mirror{CardID: "c0", BoardID: "board-0"},
 		}
 		if i == 4 {
 			card.BotID, card.BotArgs = "bot-9", nil
@@ -161,7 +164,7 @@ func TestPromotedCardsByAPI(t *testing.T) {
 	var got []PromotedCard
 	pages := 0
 	for after := ""; ; {
-		a := b.get(t, token, "/v1/tenants/acme/cards?limit=2&bot="+botID+"&after="+after)
+		a := b.get(t, token, "/v1/tenants/acme/cards?limit=2&bot="+botID+"&after="+url.QueryEscape(after))
 		require.Equal(t, 200, a.status, a.body)
 		var page Page[PromotedCard]
 		require.NoError(t, json.Unmarshal([]byte(a.body), &page))
@@ -173,7 +176,16 @@ func TestPromotedCardsByAPI(t *testing.T) {
 	}
 	require.Equal(t, 2, pages)
 	require.Len(t, got, 4)
-	require.Equal(t, PromotedCard{ID: "c0", BoardID: "board-1", ColumnID: "todo", Title: "T", BotID: botID, BotArgs: map[string]string{"branch": "main"}}, got[0])
+	require.Equal(t, PromotedCard{ID: got[0].ID, BoardID: "board-1", ColumnID: "todo", Title: "T", BotID: botID, BotArgs: map[string]string{"branch": "main"}}, got[0])
+	for _, c := range got {
+		a := b.get(t, token, "/v1/tenants/acme/cards/"+url.PathEscape(c.ID))
+		require.Equal(t, 200, a.status, a.body)
+		var card Card
+		require.NoError(t, json.Unmarshal([]byte(a.body), &card))
+		require.Equal(t, c.BotID, card.BotID)
+		require.Equal(t, c.BotArgs, card.BotArgs)
+		require.Equal(t, &tracker.Mirror{CardID: "c0", BoardID: "board-0"}, card.MirrorOf)
+	}
 	a := b.get(t, token, "/v1/tenants/acme/cards?bot=bot-9")
 	require.Contains(t, a.body, `"bot_args":{}`)
 	require.Equal(t, 422, b.get(t, token, "/v1/tenants/acme/cards").status, "a list of all cards is not there")

@@ -186,7 +186,7 @@ func (s *Server) registerCards(api huma.API) {
 	huma.Get(api, "/v1/tenants/{tenant}/cards", func(ctx context.Context, in *struct {
 		TenantInput
 		Bot   string `query:"bot" required:"true" minLength:"1" maxLength:"64" pattern:"^[A-Za-z0-9-]+$" doc:"only cards that were promoted to the bot with this id"`
-		After string `query:"after" maxLength:"64" pattern:"^[A-Za-z0-9-]*$" doc:"only cards after this id: the next of the page before"`
+		After string `query:"after" maxLength:"255" pattern:"^[A-Za-z0-9@~-]*$" doc:"only cards after this id: the next of the page before"`
 		Limit int    `query:"limit" minimum:"1" maximum:"100" default:"50"`
 	},
 	) (*one[Page[PromotedCard]], error) {

@@ -17,14 +17,20 @@ type Card struct {
 	Labels    []string          `json:"labels"`
 	Assignees []string          `json:"assignees"`
 	External  *tracker.External `json:"external,omitempty"`
-	CreatedAt time.Time         `json:"created_at"`
-	UpdatedAt time.Time         `json:"updated_at"`
+	// BotID is the bot that the card was promoted to, BotArgs is for it.
+	BotID   string            `json:"bot_id,omitempty"`
+	BotArgs map[string]string `json:"bot_args,omitempty"`
+	// MirrorOf is the card that a projection mirrors with this one.
+	MirrorOf  *tracker.Mirror `json:"mirror_of,omitempty"`
+	CreatedAt time.Time       `json:"created_at"`
+	UpdatedAt time.Time       `json:"updated_at"`
 }
 
 func newCard(c *tracker.Card) Card {
 	return Card{
 		ID: c.ID, Rev: c.Rev, BoardID: c.BoardID, ColumnID: c.ColumnID, Title: c.Title, Body: c.Body,
 		Labels: append([]string{}, c.Labels...), Assignees: append([]string{}, c.Assignees...), External: c.External,
+		BotID: c.BotID, BotArgs: c.BotArgs, MirrorOf: c.MirrorOf,
 		CreatedAt: c.CreatedAt, UpdatedAt: c.UpdatedAt,
 	}
 }
