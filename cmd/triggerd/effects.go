@@ -49,8 +49,12 @@ func (f *filterFlags) given() (flags []string) {
 		name string
 		set  bool
 	}{
-		{"--state", f.State != "any"}, {"--subscription", f.Subscription != ""}, {"--bot", f.Bot != ""}, {"--reason", f.Reason != "any"},
-		{"--older-than", f.OlderThan != 0}, {"--newer-than", f.NewerThan != 0},
+		{"--state", f.State != "any"},
+		{"--subscription", f.Subscription != ""},
+		{"--bot", f.Bot != ""},
+		{"--reason", f.Reason != "any"},
+		{"--older-than", f.OlderThan != 0},
+		{"--newer-than", f.NewerThan != 0},
 	} {
 		if flag.set {
 			flags = append(flags, flag.name)
