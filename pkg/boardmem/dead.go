@@ -92,7 +92,7 @@ func (s *Store) BulkAdvance(_ context.Context, tenantID, id string, from, to, ap
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b, err := s.bulk(tenantID, id)
-	if err != nil || b.Stopped || b.Next != from {
+	if err != nil || b.Next != from {
 		return false, nil
 	}
 	b.Next = to

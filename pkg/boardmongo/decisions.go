@@ -195,7 +195,7 @@ func (s *Store) bulkKept() bson.E {
 // BulkAdvance implements trigger.Bulks.
 func (s *Store) BulkAdvance(ctx context.Context, tenantID, id string, from, to, applied, refused int) (bool, error) {
 	return s.updateOne(ctx, collBulks,
-		append(byKey(tenantID, id), s.bulkKept(), bson.E{Key: "next", Value: from}, bson.E{Key: "stopped", Value: bson.D{{Key: "$ne", Value: true}}}),
+		append(byKey(tenantID, id), s.bulkKept(), bson.E{Key: "next", Value: from}),
 		bson.D{
 			{Key: "$set", Value: bson.D{{Key: "next", Value: to}}},
 			{Key: "$inc", Value: bson.D{{Key: "applied", Value: applied}, {Key: "refused", Value: refused}}},

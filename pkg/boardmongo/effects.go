@@ -160,7 +160,7 @@ func (s *Store) EffectReclaim(ctx context.Context, p trigger.ClaimParams) (*trig
 		update = bson.D{{Key: "$set", Value: bson.D{
 			{Key: "state", Value: trigger.StateReconcile},
 			{Key: "updated_at", Value: p.Now},
-		}}}
+		}}, pushError(trigger.LeaseLost(row.Attempts, p.Now))}
 	} else if row.Attempts >= trigger.AttemptsMax {
 		update = bson.D{{Key: "$set", Value: bson.D{
 			{Key: "state", Value: trigger.StateFailed},
@@ -207,6 +207,12 @@ func settleFilter(st trigger.Settle) bson.D {
 	return f
 }
 
+func pushError(e trigger.AttemptError) bson.E {
+	return bson.E{Key: "$push", Value: bson.D{{Key: "errors", Value: bson.D{
+		{Key: "$each", Value: bson.A{e}}, {Key: "$slice", Value: -trigger.ErrorsKept},
+	}}}}
+}
+
 func settleUpdate(st trigger.Settle) bson.D {
 	set := bson.D{{Key: "state", Value: st.To}, {Key: "updated_at", Value: st.At}}
 	update := bson.D{}
@@ -228,9 +234,7 @@ func settleUpdate(st trigger.Settle) bson.D {
 		set = append(set, bson.E{Key: "rendered", Value: st.Rendered})
 	}
 	if st.Error != nil {
-		update = append(update, bson.E{Key: "$push", Value: bson.D{{Key: "errors", Value: bson.D{
-			{Key: "$each", Value: bson.A{st.Error}}, {Key: "$slice", Value: -trigger.ErrorsKept},
-		}}}})
+		update = append(update, pushError(*st.Error))
 	}
 	if st.Definite() {
 		update = append(update, bson.E{Key: "$unset", Value: bson.D{{Key: "delivery_started_at", Value: ""}}})

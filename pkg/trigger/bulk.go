@@ -118,17 +118,14 @@ func (dl *DeadLetters) BulkRun(ctx context.Context, tenantID, id, digest string,
 		page, perr := dl.bulkPage(ctx, b, tick.C)
 		if page.done > 0 {
 			// What was decided is counted even when the caller is gone.
-			next := b.Next + page.done
-			moved, err := dl.Bulks.BulkAdvance(context.WithoutCancel(ctx), tenantID, id, b.Next, next, page.applied, page.refused)
-			switch {
-			case err != nil:
+			// Another runner may have got there first, or somebody stopped it.
+			cctx := context.WithoutCancel(ctx)
+			_, err := dl.Bulks.BulkAdvance(cctx, tenantID, id, b.Next, b.Next+page.done, page.applied, page.refused)
+			if err != nil {
 				return b, errors.Join(perr, err)
-			case moved:
-				b.Next, b.Applied, b.Refused = next, b.Applied+page.applied, b.Refused+page.refused
-			default: // it was stopped, or another runner got there first
-				if b, err = dl.Bulks.BulkGet(context.WithoutCancel(ctx), tenantID, id); err != nil {
-					return nil, errors.Join(perr, err)
-				}
+			}
+			if b, err = dl.Bulks.BulkGet(cctx, tenantID, id); err != nil {
+				return nil, errors.Join(perr, err)
 			}
 		}
 		if perr != nil && ctx.Err() == nil {

@@ -63,15 +63,19 @@ func ConsumptionRelease(board *Board) func(ctx context.Context, row *Effect) err
 const (
 	NoteMaxBytes  = 1000
 	ByMaxBytes    = 200
-	RunIDMaxBytes = 200
+	RunIDMaxBytes = 256 // as of a bot's own answer
 )
+
+// spoils reports control characters, and those that change the direction of
+// what is written around them.
+func spoils(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }
 
 // checkText refuses text that would spoil a log or a terminal.
 func checkText(field, text string, maxBytes int) error {
 	switch {
 	case len(text) > maxBytes:
 		return tracker.Fieldf(field, "at most %d bytes", maxBytes)
-	case !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl):
+	case !utf8.ValidString(text) || strings.ContainsFunc(text, spoils):
 		return tracker.Fieldf(field, "must be text on one line, without control characters")
 	}
 	return nil

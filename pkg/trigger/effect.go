@@ -189,6 +189,12 @@ type AttemptError struct {
 	Message string    `json:"message"`
 }
 
+// LeaseLost is the error of an attempt whose lease ran out after its delivery
+// was started (W8).
+func LeaseLost(attempt int, now time.Time) AttemptError {
+	return AttemptError{At: now, Attempt: attempt, Message: "the lease ran out after the request may have been sent: its worker died or was cut off, no answer is known"}
+}
+
 // EffectID is the key of what a subscription owes for an event (R1).
 func EffectID(eventID, subscriptionID string) string { return eventID + "|" + subscriptionID }
 

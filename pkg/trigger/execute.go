@@ -105,6 +105,9 @@ func (w *EffectWorker) failed(row *Effect, ev Evaluation, s *Settle) {
 		s.To = StateReconcile // of the last attempt too
 	case le.Permanent, row.Replay == ReplayUnsafe && le.refuses():
 		s.To, s.Reason = StateFailed, ReasonPermanent
+		if row.Kind == KindEvent {
+			s.Reason = ReasonPoison // as before it was replayed
+		}
 	case ev.Uncounted:
 		s.To, s.HandBack, s.NotBefore = StatePending, true, s.At.Add(time.Second+wait)
 	case row.Attempts >= AttemptsMax:

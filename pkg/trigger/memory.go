@@ -116,6 +116,7 @@ func (m *MemoryEffectOutbox) EffectReclaim(_ context.Context, p ClaimParams) (*E
 	switch {
 	case !row.DeliveryStartedAt.IsZero():
 		row.State, row.UpdatedAt = StateReconcile, p.Now
+		row.Errors = appendError(row.Errors, LeaseLost(row.Attempts, p.Now))
 	case row.Attempts >= AttemptsMax:
 		row.State, row.Reason, row.ClaimID, row.UpdatedAt = StateFailed, ReasonLeaseExhausted, p.ClaimID, p.Now
 	default:
@@ -169,6 +170,11 @@ func CheckSettles(settles []Settle) error {
 	return nil
 }
 
+func appendError(errs []AttemptError, e AttemptError) []AttemptError {
+	errs = append(slices.Clone(errs), e)
+	return errs[max(0, len(errs)-ErrorsKept):]
+}
+
 func settled(row Effect, s Settle) Effect {
 	row.State, row.UpdatedAt = s.To, s.At
 	switch s.To {
@@ -183,8 +189,7 @@ func settled(row Effect, s Settle) Effect {
 		}
 	}
 	if s.Error != nil {
-		row.Errors = append(slices.Clone(row.Errors), *s.Error)
-		row.Errors = row.Errors[max(0, len(row.Errors)-ErrorsKept):]
+		row.Errors = appendError(row.Errors, *s.Error)
 	}
 	if s.Rendered != "" {
 		row.Rendered = s.Rendered

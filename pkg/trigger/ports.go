@@ -286,8 +286,9 @@ type Bulks interface {
 	BulkCreate(ctx context.Context, b *Bulk) error
 	// BulkGet returns the bulk decision, or tracker.ErrNotFound.
 	BulkGet(ctx context.Context, tenantID, id string) (*Bulk, error)
-	// BulkAdvance moves a bulk decision that was not stopped from one item to
-	// a later one and adds to its counts; it reports whether it did.
+	// BulkAdvance moves a bulk decision from one item to a later one and adds
+	// to its counts, also of one that was stopped meanwhile: what was decided
+	// is counted. It reports whether it did.
 	BulkAdvance(ctx context.Context, tenantID, id string, from, to, applied, refused int) (bool, error)
 	// BulkStop stops the bulk decision for good, or returns
 	// tracker.ErrNotFound.
