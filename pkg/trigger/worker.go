@@ -70,7 +70,7 @@ type EffectWorker struct {
 	paused   pauseWatch
 	stats    workerStats
 	// rounds numbers the rounds; servedIn has each busy lane's latest, so that
-	// lanes due at the same time take turns.
+	// due lanes take turns.
 	rounds   int
 	servedIn map[laneKey]int
 	// searched says until when a lane holds no more leases that ran out than
@@ -190,8 +190,9 @@ func (w *EffectWorker) round(ctx, attempts context.Context) (more bool, err erro
 	return more, errors.Join(errs...)
 }
 
-// takeTurns puts lanes that are due at the same time into the order in which
-// they were served last.
+// takeTurns puts the lanes into the order in which they were served last: one
+// that could not be put behind the others, since it is marked all the time, or
+// that was put off when its tenant had all its slots, gets its turn (W9).
 func (w *EffectWorker) takeTurns(lanes []Lane) {
 	w.rounds++
 	for key, n := range w.servedIn {
@@ -201,7 +202,7 @@ func (w *EffectWorker) takeTurns(lanes []Lane) {
 		}
 	}
 	slices.SortStableFunc(lanes, func(a, b Lane) int {
-		return cmp.Or(a.DueAt.Compare(b.DueAt), cmp.Compare(w.servedIn[laneKey{a.TenantID, a.Lane}], w.servedIn[laneKey{b.TenantID, b.Lane}]))
+		return cmp.Or(cmp.Compare(w.servedIn[laneKey{a.TenantID, a.Lane}], w.servedIn[laneKey{b.TenantID, b.Lane}]), a.DueAt.Compare(b.DueAt))
 	})
 }
 
@@ -266,22 +267,23 @@ func (w *EffectWorker) lane(ctx, attempts context.Context, lane Lane, share int)
 		_, err := w.Lanes.LaneReschedule(ctx, lane, w.Clock.Now())
 		return true, err
 	}
-	if w.reclaiming() {
-		// The lane may hold more rows whose lease has run out; it stays due,
-		// and the end of the one in flight wakes.
-		return false, nil
-	}
 	// The lane's version was read before its rows: a mark since then wins.
 	due, ok, err := w.Outbox.EffectNextDue(ctx, lane.TenantID, lane.Lane)
 	if err != nil || w.Epochs.Epoch() != w.epoch {
 		return false, err
 	}
-	if !ok {
+	now := w.Clock.Now()
+	switch {
+	case !ok:
 		due = time.Time{}
-	} else if soon := w.Clock.Now().Add(reclaimEvery); w.untilReclaim() > 0 && due.Before(soon) {
-		// A lease that ran out and may not be taken over yet: the lane is
-		// looked at now and then, for its other rows.
-		due = soon
+	case due.Before(now) && w.untilReclaim() > 0:
+		// An expired claim that may not be taken yet (W11): the lane would be
+		// looked at in vain all the time, but it may hold other rows.
+		due = now.Add(min(w.untilReclaim(), reclaimEvery))
+	case due.Before(now):
+		// Rows whose lease has run out, which wait for the one in flight, whose
+		// end wakes. Meanwhile the lane stands behind the others (W9).
+		due = now
 	}
 	_, err = w.Lanes.LaneReschedule(ctx, lane, due)
 	return false, err
@@ -299,7 +301,11 @@ func (w *EffectWorker) reclaim(ctx, attempts context.Context, lane Lane) (bool, 
 	if w.reclaiming() || w.untilReclaim() > 0 || began.Before(w.searched[key]) {
 		return false, nil
 	}
-	row, err := w.Outbox.EffectReclaim(context.WithoutCancel(ctx), w.claim(lane, 1))
+	p := w.claim(lane, 1)
+	if w.Epochs.Epoch() != w.epoch {
+		return false, nil // p.Now may be another clock's than the leases (W11)
+	}
+	row, err := w.Outbox.EffectReclaim(context.WithoutCancel(ctx), p)
 	if err == nil && row == nil {
 		w.searched[key] = began.Add(reclaimEvery)
 	}

@@ -1,0 +1,198 @@
+package trigger_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/triggerd/triggerd/pkg/boardmem"
+	"github.com/triggerd/triggerd/pkg/trigger"
+)
+
+// expire has the lane's due rows claimed by a worker that died.
+func (b *bundle) expire(t *testing.T, tenant, bot string, n int) {
+	t.Helper()
+	now := b.store.Now()
+	rows, err := b.store.EffectClaim(t.Context(), trigger.ClaimParams{
+		TenantID: tenant, Lane: trigger.LaneBot(bot), Worker: "dead", ClaimID: "dead-" + bot, Now: now, LeaseEnd: now.Add(-time.Second), Limit: n,
+	})
+	require.NoError(t, err)
+	require.Len(t, rows, n)
+}
+
+// TestW9_AReclaimedRowThatHangsHoldsUpNoLane: however many lanes there are,
+// those that have nothing more due do not stand in the others' way while a
+// reclaimed row is in flight.
+func TestW9_AReclaimedRowThatHangsHoldsUpNoLane(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 1, func(ctx context.Context, r trigger.LaunchRequest) (trigger.Launched, error) {
+			if strings.Contains(r.URL, "hang") {
+				<-ctx.Done()
+				return trigger.Launched{}, ctx.Err()
+			}
+			return trigger.Launched{}, nil
+		})
+		b.worker.Grace = time.Millisecond
+		b.lane(t, "aa", "hang", 2)
+		b.expire(t, "aa", "hang", 2)
+		const lanes = 300
+		for i := range lanes {
+			b.lane(t, fmt.Sprintf("t%03d", i), "fine", 1)
+		}
+		began := time.Now()
+		require.NoError(t, b.worker.Start(t.Context()))
+		defer b.worker.Stop()
+		for range lanes + 1 {
+			require.Equal(t, trigger.StateDone, (<-b.settles).To)
+		}
+		require.Less(t, time.Since(began), 5*time.Second)
+	})
+}
+
+// TestW9_ATenantsOtherLaneGetsItsTurn: two busy lanes have all the slots that
+// their tenant may have, and a backlog; a third one's rows don't wait for its end.
+func TestW9_ATenantsOtherLaneGetsItsTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		b := setup(t, 1, func(_ context.Context, r trigger.LaunchRequest) (trigger.Launched, error) {
+			if strings.Contains(r.URL, "busy") {
+				n++
+				time.Sleep(time.Second + time.Duration(n%24)*41*time.Millisecond)
+			}
+			return trigger.Launched{}, nil
+		})
+		b.worker.Grace = time.Millisecond
+		b.lane(t, "loud", "busy1", 5000)
+		b.lane(t, "loud", "busy2", 5000)
+		require.NoError(t, b.worker.Start(t.Context()))
+		defer b.worker.Stop()
+		time.Sleep(5 * time.Second)
+		b.lane(t, "loud", "third", 1)
+		began := time.Now()
+		for s := range b.settles {
+			if strings.HasSuffix(s.EffectID, "s-third") {
+				break
+			}
+			require.Less(t, time.Since(began), 5*time.Second)
+		}
+	})
+}
+
+// marking is a store in which a lane is marked all the time.
+type marking struct {
+	*boardmem.Store
+	lane trigger.LaneMark
+}
+
+func (m *marking) EffectClaim(ctx context.Context, p trigger.ClaimParams) ([]trigger.Effect, error) {
+	if p.Lane == m.lane.Lane {
+		m.lane.Due = m.Now()
+		if err := m.LaneMarkMany(ctx, []trigger.LaneMark{m.lane}); err != nil {
+			return nil, err
+		}
+	}
+	return m.Store.EffectClaim(ctx, p)
+}
+
+// TestW9_ALaneThatIsMarkedAllTheTimeTakesTurns: each of its marks keeps it from
+// being put behind the others.
+func TestW9_ALaneThatIsMarkedAllTheTimeTakesTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 1, func(context.Context, trigger.LaunchRequest) (trigger.Launched, error) {
+			time.Sleep(time.Second)
+			return trigger.Launched{}, nil
+		})
+		b.lane(t, "busy", "busy", 100)
+		time.Sleep(time.Second)
+		b.lane(t, "calm", "calm", 1)
+		b.worker.Outbox = &marking{b.store, trigger.LaneMark{TenantID: "busy", Lane: trigger.LaneBot("busy")}}
+		b.worker.Slots = 1
+		require.NoError(t, b.worker.Start(t.Context()))
+		defer b.worker.Stop()
+		for n := 1; ; n++ {
+			if s := <-b.settles; s.TenantID == "calm" {
+				require.LessOrEqual(t, n, 5)
+				break
+			}
+			require.Less(t, n, 50, "behind the other lane's backlog")
+		}
+	})
+}
+
+// TestW11_RowsThatAreDueAreClaimedAfterANewPrimary: only what would be reclaimed
+// waits, not what is claimed as ever, in the same lane.
+func TestW11_RowsThatAreDueAreClaimedAfterANewPrimary(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var e epochs
+		first := true
+		b := setup(t, 2, func(context.Context, trigger.LaunchRequest) (trigger.Launched, error) {
+			if first {
+				first = false
+				e.n.Add(1)
+				return trigger.Launched{}, &trigger.LaunchError{Message: "429", RetryAfter: 5 * time.Second}
+			}
+			return trigger.Launched{}, nil
+		})
+		b.worker.Epochs, b.worker.RetryBase = &e, time.Millisecond
+		b.expire(t, "acme", "bot", 1)
+		require.NoError(t, b.store.LaneMarkMany(t.Context(), []trigger.LaneMark{{TenantID: "acme", Lane: trigger.LaneBot("bot"), Due: b.store.Now()}}))
+		// The expired one is not looked at before the primary changed.
+		b.worker.Outbox = &blindReclaims{Store: b.store, e: &e}
+		began := time.Now()
+		require.NoError(t, b.worker.Start(t.Context()))
+		defer b.worker.Stop()
+		require.Equal(t, trigger.StatePending, (<-b.settles).To)
+		require.Equal(t, trigger.StateDone, (<-b.settles).To)
+		require.Less(t, time.Since(began), 10*time.Second)
+	})
+}
+
+// blindReclaims finds nothing to reclaim under the first primary.
+type blindReclaims struct {
+	*boardmem.Store
+	e *epochs
+}
+
+func (s *blindReclaims) EffectReclaim(ctx context.Context, p trigger.ClaimParams) (*trigger.Effect, error) {
+	if s.e.Epoch() == 0 {
+		return nil, nil
+	}
+	return s.Store.EffectReclaim(ctx, p)
+}
+
+// electing is a store whose primary changes once, after the lanes were read.
+type electing struct {
+	*boardmem.Store
+	e *epochs
+}
+
+func (s *electing) LanesDue(ctx context.Context, now time.Time, limit int) ([]trigger.Lane, error) {
+	defer s.e.n.Store(1)
+	return s.Store.LanesDue(ctx, now, limit)
+}
+
+// TestW11_NothingIsReclaimedWhenThePrimaryChangesWithinARound: the time that
+// the lease is compared with may be the new one's already.
+func TestW11_NothingIsReclaimedWhenThePrimaryChangesWithinARound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var e epochs
+		b := setup(t, 1, func(context.Context, trigger.LaunchRequest) (trigger.Launched, error) { return trigger.Launched{}, nil })
+		b.expire(t, "acme", "bot", 1)
+		b.worker.Epochs, b.worker.Lanes = &e, &electing{b.store, &e}
+		began := time.Now()
+		require.NoError(t, b.worker.Start(t.Context()))
+		defer b.worker.Stop()
+		require.Equal(t, trigger.StateDone, (<-b.settles).To)
+		require.GreaterOrEqual(t, time.Since(began), trigger.LeaseDefault)
+	})
+}
