@@ -72,7 +72,7 @@ type openSealer struct{}
 func (openSealer) Seal(_ string, s []byte) (trigger.Sealed, error) { return trigger.Sealed(s), nil }
 func (openSealer) Open(_ string, s trigger.Sealed) ([]byte, error) { return []byte(s), nil }
 
-// seedLane makes n due rows of a bot's lane that need no card.
+// seedLane makes n due rows of a bot's lane, of one card.
 func seedLane(t *testing.T, store *boardmongo.Store, bot string, n int) {
 	t.Helper()
 	ctx, now := t.Context(), store.Now()
@@ -88,7 +88,7 @@ func seedLane(t *testing.T, store *boardmongo.Store, bot string, n int) {
 			}}
 			rows[i] = trigger.Effect{
 				ID: trigger.EffectID(e.ID(), "s-"+bot), TenantID: "acme", Kind: trigger.KindLaunch, Lane: trigger.LaneBot(bot), State: trigger.StatePending,
-				NotBefore: now, SubscriptionID: "s-" + bot, BotID: bot, EventSeq: e.Seq, CardID: "c", Event: e, Rendered: "{}", CreatedAt: now, UpdatedAt: now,
+				NotBefore: now, SubscriptionID: "s-" + bot, BotID: bot, EventSeq: e.Seq, CardID: "c", Event: e, CreatedAt: now, UpdatedAt: now,
 			}
 		}
 		_, err := store.EffectMaterialize(ctx, "acme", rows)
@@ -112,6 +112,10 @@ func drainLane(t *testing.T, hanging int) *laneCost {
 	done := make(chan struct{}, 200)
 	relay := &trigger.Relay{Cards: watched, Log: watched, Heads: watched, Logger: testLog(t), FillTimeout: time.Second}
 	board := &trigger.Board{Cards: watched, Log: watched, Clock: watched, Relay: relay}
+	_, err = board.Change(t.Context(), "acme", "c", func(*tracker.Card, time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
+		return &tracker.Card{Title: "c", BoardID: "b", ColumnID: "open"}, nil, nil
+	})
+	require.NoError(t, err)
 	w := &trigger.EffectWorker{
 		Outbox: watched, Lanes: watched, Pauses: watched, Epochs: watched, Clock: watched, Logger: testLog(t), Name: "w", Grace: time.Millisecond,
 		Evaluator: &trigger.Evaluator{Board: board, Outbox: watched, Config: watched, Launcher: lanesLauncher{}, Sealer: openSealer{}, Logger: testLog(t)},

@@ -44,6 +44,7 @@ func (s *Store) EffectsSettledBefore(ctx context.Context, tenantID string, befor
 		{Key: "tenant_id", Value: tenantID},
 		{Key: "state", Value: in(overStates)},
 		{Key: "updated_at", Value: bson.D{{Key: "$lt", Value: before}}},
+		{Key: "kind", Value: knownKinds},
 		{Key: "_id", Value: bson.D{{Key: "$gt", Value: afterID}}},
 		{Key: "expire_at", Value: bson.D{{Key: "$exists", Value: false}}},
 	}, options.Find().SetSort(asc("_id")).SetLimit(int64(limit)).SetProjection(asc("id", "event_seq", "card_id", "consume")))
@@ -74,7 +75,7 @@ func (s *Store) EffectExpireMany(ctx context.Context, tenantID string, ids []str
 	ctx, cancel := s.op(ctx)
 	defer cancel()
 	_, err := s.db.Collection(collEffects).UpdateMany(ctx, bson.D{
-		{Key: "_id", Value: in(ids)}, {Key: "tenant_id", Value: tenantID}, {Key: "state", Value: in(overStates)},
+		{Key: "_id", Value: in(ids)}, {Key: "tenant_id", Value: tenantID}, {Key: "state", Value: in(overStates)}, {Key: "kind", Value: knownKinds},
 	}, bson.D{{Key: "$set", Value: bson.D{{Key: "expire_at", Value: s.Now()}}}})
 	if err != nil {
 		return fmt.Errorf("expire %d rows of %s: %w", len(ids), tenantID, err)

@@ -56,7 +56,10 @@ func NewDeadLetters(store Store, board *Board, log zerolog.Logger) *DeadLetters 
 // off its card (W7).
 func ConsumptionRelease(board *Board) func(ctx context.Context, row *Effect) error {
 	v := &Evaluator{Board: board}
-	return func(ctx context.Context, row *Effect) error { return v.Release(ctx, row.TenantID, row.CardID, row.ID) }
+	return func(ctx context.Context, row *Effect) error {
+		// A row that is given up may have a write on its way to the card.
+		return v.release(ctx, row.TenantID, row.CardID, row.ID, row.Plan != nil && !row.ConsumeMarked)
+	}
 }
 
 // Limits of what people write onto a row.
@@ -133,7 +136,7 @@ func (dl *DeadLetters) decide(ctx context.Context, d Decision) (*Effect, error) 
 	if err != nil {
 		return nil, err
 	}
-	if row.State.Over() && len(row.Consume) > 0 {
+	if row.State.Over() && (len(row.Consume) > 0 || row.Plan != nil) {
 		// The row is decided about, whatever becomes of the caller.
 		if err := dl.Release(context.WithoutCancel(ctx), row); err != nil {
 			dl.Logger.Warn().Err(err).Str("effect", row.ID).Msg("dead letters: release consumption")

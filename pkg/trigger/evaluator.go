@@ -117,6 +117,12 @@ func (v *Evaluator) evaluate(ctx context.Context, row *Effect) Evaluation {
 		return Evaluation{Err: lookup(err)}
 	case sub.TenantID != row.TenantID || row.Event.TenantID != row.TenantID:
 		return permanent("the row, its event and its subscription are not of one tenant")
+	}
+	// What needs a later version is left to replicas of that version.
+	if err := errors.Join(checkFeatures("subscription "+sub.ID, sub.Requires), checkFeatures("event "+row.Event.ID(), row.Event.Requires)); err != nil {
+		return Evaluation{Err: lookup(err)}
+	}
+	switch {
 	case !sub.Enabled:
 		return v.close(ctx, row, Evaluation{Outcome: OutcomeSubscriptionDisabled})
 	case !sub.Matches(&row.Event):
@@ -136,15 +142,15 @@ func (v *Evaluator) evaluate(ctx context.Context, row *Effect) Evaluation {
 		return v.consume(ctx, row, sub, bot)
 	case sub.Mode == ModePromote:
 		return v.promote(ctx, row, bot, sub.promotion())
-	case row.Rendered != "":
-		return v.launch(ctx, row, bot, row.Rendered)
 	}
 	card, err := v.Board.CardGet(ctx, row.TenantID, row.CardID)
-	if errors.Is(err, tracker.ErrNotFound) {
+	switch {
+	case errors.Is(err, tracker.ErrNotFound):
 		return Evaluation{Outcome: OutcomeCardGone}
-	}
-	if err != nil {
+	case err != nil:
 		return Evaluation{Err: lookup(err)}
+	case row.Rendered != "":
+		return v.launch(ctx, row, bot, row.Rendered)
 	}
 	body, err := renderLaunch(row, sub, bot, card)
 	if err != nil {
@@ -181,9 +187,11 @@ func (v *Evaluator) spent(ctx context.Context, row *Effect) (bool, error) {
 // one card write conditional on the rev that the plan was made from, then the
 // mark on the row, then the launch.
 func (v *Evaluator) consume(ctx context.Context, row *Effect, sub *Subscription, bot *Bot) Evaluation {
-	if wait, taken, err := v.betterTaker(ctx, row); err != nil || wait > 0 {
+	better, wait, taken, err := v.betterTakers(ctx, row)
+	switch {
+	case err != nil || wait > 0:
 		return Evaluation{Err: lookup(err), Wait: wait}
-	} else if taken {
+	case taken:
 		return v.close(ctx, row, Evaluation{Outcome: OutcomeOneShotSpent})
 	}
 	var outcome Outcome
@@ -195,7 +203,7 @@ func (v *Evaluator) consume(ctx context.Context, row *Effect, sub *Subscription,
 			return nil, nil, nil
 		case card.ConsumedBy(row.ID) != nil:
 			return nil, nil, nil
-		case spentByOther(card, row):
+		case spentByOther(card, row), slices.ContainsFunc(better, func(id string) bool { return card.ConsumedBy(id) != nil }):
 			outcome = OutcomeOneShotSpent
 			return nil, nil, nil
 		}
@@ -282,13 +290,14 @@ func spentByOther(card *tracker.Card, row *Effect) bool {
 	return other
 }
 
-// betterTaker looks at the other rows of the same event that want one of this
+// betterTakers looks at the other rows of the same event that want one of this
 // row's labels and rank before it: the row waits while one is live, and goes
-// without if one spent the label (W7).
-func (v *Evaluator) betterTaker(ctx context.Context, row *Effect) (wait time.Duration, taken bool, err error) {
+// without if one spent the label (W7). It returns their ids: the card may know
+// of a spending that ended before its row said so.
+func (v *Evaluator) betterTakers(ctx context.Context, row *Effect) (ids []string, wait time.Duration, taken bool, err error) {
 	rows, err := v.Outbox.EffectListByEvent(ctx, row.TenantID, EffectEventID(row.ID))
 	if err != nil {
-		return 0, false, err
+		return nil, 0, false, err
 	}
 	for i := range rows {
 		o := &rows[i]
@@ -297,35 +306,40 @@ func (v *Evaluator) betterTaker(ctx context.Context, row *Effect) (wait time.Dur
 			continue
 		}
 		if o.ConsumeMarked {
-			return 0, true, nil
+			return nil, 0, true, nil
 		}
 		if o.State.Live() {
 			wait = takerWait
 		}
+		ids = append(ids, o.ID)
 	}
-	return wait, false, nil
+	return ids, wait, false, nil
 }
 
 // close ends a row that is not launched, or holds it. A row that has a plan may
-// have a consume still on its way (an earlier attempt's, whose answer was lost):
-// one more write to the card makes that fail, and if it got there first, the
-// label is spent and the row launches after all (W7).
+// have a consume or a promotion still on its way (an earlier attempt's, whose
+// answer was lost, or a stale worker's): one more write to the card makes that
+// fail. If a consume got there first, the label is spent and the row launches
+// after all (W7); a promotion that did is one.
 func (v *Evaluator) close(ctx context.Context, row *Effect, ev Evaluation) Evaluation {
 	if row.Plan == nil {
 		return ev
 	}
-	spent := false
+	spent, promoted := false, false
 	_, err := v.Board.change(ctx, row.TenantID, row.CardID, func(card *tracker.Card, _ time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
 		spent = card != nil && card.ConsumedBy(row.ID) != nil
-		if card == nil || spent {
+		promoted = card != nil && card.PromotedBy == row.IdempotencyKey()
+		if card == nil || spent || promoted {
 			return nil, nil, nil
 		}
 		return card, nil, nil
 	}, true)
-	if err != nil {
+	switch {
+	case err != nil:
 		return Evaluation{Err: lookup(err)}
-	}
-	if !spent {
+	case promoted && !spent:
+		return Evaluation{Outcome: OutcomePromoted}
+	case !spent:
 		return ev
 	}
 	if err := v.Outbox.EffectMarkConsumed(ctx, row.Fence()); err != nil {
@@ -389,8 +403,14 @@ func (v *Evaluator) launch(ctx context.Context, row *Effect, bot *Bot, body stri
 // entry that stays behind is harmless; the janitor takes it off before the row
 // goes.
 func (v *Evaluator) Release(ctx context.Context, tenantID, cardID, effectID string) error {
+	return v.release(ctx, tenantID, cardID, effectID, false)
+}
+
+// release is Release; with fence set it writes the card in any case, so that
+// whatever an attempt at the row still has on its way to it fails.
+func (v *Evaluator) release(ctx context.Context, tenantID, cardID, effectID string, fence bool) error {
 	changed, err := v.Board.change(ctx, tenantID, cardID, func(card *tracker.Card, _ time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
-		if card == nil || card.ConsumedBy(effectID) == nil {
+		if card == nil || (card.ConsumedBy(effectID) == nil && !fence) {
 			return nil, nil, nil
 		}
 		card.Consumed = slices.DeleteFunc(card.Consumed, func(c tracker.Consumption) bool { return c.EffectID == effectID })

@@ -338,7 +338,7 @@ func (m *MemoryEffectOutbox) EffectMaxSeq(tenantID string) int64 {
 func (m *MemoryEffectOutbox) EffectsSettledBefore(_ context.Context, tenantID string, before time.Time, afterID string, limit int) ([]EffectSeq, error) {
 	var out []EffectSeq
 	for _, row := range m.list(func(row *Effect) bool {
-		return row.TenantID == tenantID && row.State.Over() && row.UpdatedAt.Before(before) && row.ID > afterID
+		return row.TenantID == tenantID && row.Kind.Known() && row.State.Over() && row.UpdatedAt.Before(before) && row.ID > afterID
 	}) {
 		out = append(out, EffectSeq{ID: row.ID, EventSeq: row.EventSeq, CardID: row.CardID, Consume: row.Consume})
 	}
@@ -360,7 +360,7 @@ func (m *MemoryEffectOutbox) EffectExpireMany(_ context.Context, tenantID string
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, id := range ids {
-		if row, ok := m.rows[id]; ok && row.TenantID == tenantID && row.State.Over() {
+		if row, ok := m.rows[id]; ok && row.TenantID == tenantID && row.Kind.Known() && row.State.Over() {
 			delete(m.rows, id)
 		}
 	}

@@ -355,12 +355,14 @@ type Retention interface {
 	EventsRemovable(ctx context.Context, tenantID string, upTo int64, before time.Time, limit int) ([]EventRef, error)
 	// EventRemoveMany removes the events at the seqs.
 	EventRemoveMany(ctx context.Context, tenantID string, seqs []int64) error
-	// EffectsSettledBefore returns up to limit done or discarded rows last
-	// written before, and not yet told to go, with ids after one, by id.
+	// EffectsSettledBefore returns up to limit done or discarded rows of known
+	// kinds (R2) last written before, and not yet told to go, with ids after
+	// one, by id.
 	EffectsSettledBefore(ctx context.Context, tenantID string, before time.Time, afterID string, limit int) ([]EffectSeq, error)
 	// EffectsOpen returns those of the ids whose rows are there and not over.
 	EffectsOpen(ctx context.Context, tenantID string, ids []string) ([]string, error)
-	// EffectExpireMany lets done and discarded rows go, at once or soon.
+	// EffectExpireMany lets done and discarded rows of known kinds go, at once
+	// or soon.
 	EffectExpireMany(ctx context.Context, tenantID string, ids []string) error
 }
 

@@ -16,12 +16,12 @@ func (s *Subscription) promotion() Promotion {
 // promote stamps the bot and its arguments onto the row's card, and moves it if
 // the promotion says so, by one write. A card that carries the bot already is
 // left as it is, and so is one that this row promoted before, or that a later
-// event's row did: what people did since stays. The claim is looked at after the
-// card was read and before it is written, so that the write of a worker whose
-// claim was taken over meanwhile fails on the card's rev.
+// event's row did: what people did since stays. The plan is kept on the row, under
+// its claim, after the card was read and before it is written, so that the write
+// of a worker whose claim was taken over meanwhile fails on the card's rev.
 func (v *Evaluator) promote(ctx context.Context, row *Effect, bot *Bot, p Promotion) Evaluation {
 	gone := false
-	changed, err := v.Board.Change(ctx, row.TenantID, row.CardID, func(card *tracker.Card, now time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
+	changed, err := v.Board.Change(ctx, row.TenantID, row.CardID, func(card *tracker.Card, _ time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
 		gone = card == nil
 		if gone || card.BotID == bot.ID || card.PromotedBy == row.IdempotencyKey() ||
 			(row.Generation == 0 && card.PromotedSeq > row.EventSeq) {
@@ -40,9 +40,12 @@ func (v *Evaluator) promote(ctx context.Context, row *Effect, bot *Bot, p Promot
 		}
 		card.BotID, card.BotArgs = bot.ID, maps.Clone(p.Args)
 		card.PromotedBy, card.PromotedSeq = row.IdempotencyKey(), row.EventSeq
-		if err := v.Outbox.EffectTouch(ctx, row.Fence(), now); err != nil {
+		// The plan says to whoever takes over that a write may be on its way.
+		plan := LaunchPlan{BotID: bot.ID, Promote: &p}
+		if err := v.Outbox.EffectPlan(ctx, row.Fence(), plan); err != nil {
 			return nil, nil, err
 		}
+		row.Plan = &plan
 		return card, event, nil
 	})
 	var le *LaunchError

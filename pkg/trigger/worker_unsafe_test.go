@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
@@ -155,7 +156,7 @@ func TestW11_NothingIsReclaimedForALeaseAfterANewPrimary(t *testing.T) {
 	})
 }
 
-// lane makes due rows of a bot's lane that need no card.
+// lane makes due rows of a bot's lane, of one card.
 func (b *bundle) lane(t *testing.T, tenant, bot string, n int) {
 	t.Helper()
 	ctx := t.Context()
@@ -163,6 +164,10 @@ func (b *bundle) lane(t *testing.T, tenant, bot string, n int) {
 	require.NoError(t, b.store.SubscriptionSave(ctx, &trigger.Subscription{
 		TenantID: tenant, ID: "s-" + bot, Name: "s-" + bot, Revision: 1, Enabled: true, BotID: bot, If: trigger.Conditions{LabelsAll: []string{"bug"}},
 	}))
+	_, err := b.board.Change(ctx, tenant, "a", func(*tracker.Card, time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
+		return &tracker.Card{Title: "a", BoardID: "b1", ColumnID: "open"}, nil, nil
+	})
+	require.NoError(t, err)
 	source, err := b.store.EffectGet(ctx, "acme", b.rows(t)[0].ID)
 	require.NoError(t, err)
 	rows := make([]trigger.Effect, n)
@@ -172,7 +177,6 @@ func (b *bundle) lane(t *testing.T, tenant, bot string, n int) {
 		row.ID = trigger.EffectID(trigger.EventID(tenant, int64(i+1)), "s-"+bot)
 		row.TenantID, row.Lane, row.SubscriptionID, row.BotID, row.State = tenant, trigger.LaneBot(bot), "s-"+bot, bot, trigger.StatePending
 		row.Outcome, row.ClaimID, row.Attempts, row.NotBefore = "", "", 0, b.store.Now()
-		row.Rendered = "{}" // so that no card is asked for
 		rows[i] = row
 	}
 	_, err = b.store.EffectMaterialize(ctx, tenant, rows)

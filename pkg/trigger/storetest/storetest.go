@@ -27,6 +27,7 @@ func Run(t *testing.T, open func(t *testing.T) trigger.Store) {
 	runCrashes(t, open)
 	runTakeovers(t, open)
 	runAll(t, open, unsafeTests())
+	runAll(t, open, closingTests())
 	runAll(t, open, decisionTests())
 	runAll(t, open, lanesTests())
 	runAll(t, open, cardTests())

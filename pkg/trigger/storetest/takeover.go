@@ -53,7 +53,7 @@ func testW2StaleWorker(t *testing.T, b *bundle) {
 		{"ship-it", "CardWrite"},
 		{"ship-it", "EffectMarkConsumed"},
 		{"ship-it", "EffectSettleMany"},
-		{"promote-me", "EffectTouch"},
+		{"promote-me", "EffectPlan"},
 		{"promote-me", "CardWrite"},
 		{"promote-me", "EffectSettleMany"},
 	} {
