@@ -39,6 +39,9 @@ func permanentError(format string, args ...any) error {
 // writes only a difference, and under the row's claim; done again, by anybody
 // and in any order, it comes to the same (docs/projections.md).
 func (v *Evaluator) project(ctx context.Context, row *Effect) Evaluation {
+	if err := checkFeatures("event "+row.Event.ID(), row.Event.Requires); err != nil {
+		return Evaluation{Err: lookup(err)} // others know it
+	}
 	p, err := v.Config.ProjectionGet(ctx, row.TenantID, row.ProjectionID)
 	switch {
 	case errors.Is(err, tracker.ErrNotFound):

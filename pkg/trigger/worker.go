@@ -160,12 +160,17 @@ func (w *EffectWorker) round(ctx, attempts context.Context) (more bool, err erro
 		return false, nil // a freed slot wakes
 	}
 	w.watchEpoch()
-	pauses, err := w.paused.load(ctx, w.Pauses)
+	// Lanes that have all they may have in flight stay due: they do not count.
+	lanes, err := w.Lanes.LanesDue(ctx, w.Clock.Now(), lanesPerRound+busyLanes)
 	if err != nil {
 		return false, err
 	}
-	// Lanes that have all they may have in flight stay due: they do not count.
-	lanes, err := w.Lanes.LanesDue(ctx, w.Clock.Now(), lanesPerRound+busyLanes)
+	if slices.ContainsFunc(lanes, func(l Lane) bool { return w.paused.set.holds(laneKey{l.TenantID, l.Lane}) }) {
+		// Read again, after the lanes: one that was resumed before is not put
+		// off, and one that is resumed from here on is marked, which wins.
+		w.paused.next = time.Time{}
+	}
+	pauses, err := w.paused.load(ctx, w.Pauses)
 	if err != nil {
 		return false, err
 	}
@@ -177,8 +182,8 @@ func (w *EffectWorker) round(ctx, attempts context.Context) (more bool, err erro
 			more = false
 			break
 		}
-		// Lanes that get nothing this time are first the next: they have been
-		// due for longest. So a claim may be worth its commands.
+		// Lanes that get nothing this time are first the next. So a claim may
+		// be worth its commands.
 		share := min(free, max(claimWorth, free/(len(lanes)-i)))
 		full, err := w.serve(ctx, attempts, lane, share, pauses)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -194,5 +195,41 @@ func TestW11_NothingIsReclaimedWhenThePrimaryChangesWithinARound(t *testing.T) {
 		defer b.worker.Stop()
 		require.Equal(t, trigger.StateDone, (<-b.settles).To)
 		require.GreaterOrEqual(t, time.Since(began), trigger.LeaseDefault)
+	})
+}
+
+// resuming is a store in which a bot is resumed, once, just before the due
+// lanes are read.
+type resuming struct {
+	*boardmem.Store
+	once sync.Once
+	do   func()
+}
+
+func (s *resuming) LanesDue(ctx context.Context, now time.Time, limit int) ([]trigger.Lane, error) {
+	s.once.Do(s.do)
+	return s.Store.LanesDue(ctx, now, limit)
+}
+
+// TestW9_ResumeIsNotLostOnAWorkerThatSawThePause: its view of the pauses is
+// older than the mark that it sees.
+func TestW9_ResumeIsNotLostOnAWorkerThatSawThePause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 1, func(context.Context, trigger.LaunchRequest) (trigger.Launched, error) { return trigger.Launched{}, nil })
+		require.NoError(t, b.store.PauseSet(t.Context(), trigger.Pause{TenantID: "acme", BotID: "bot", By: "mona", At: b.store.Now()}))
+		b.worker.Lanes = &resuming{Store: b.store, do: func() {
+			_, err := b.store.PauseClear(t.Context(), "acme", "bot")
+			require.NoError(t, err)
+			require.NoError(t, b.store.LaneMarkMany(t.Context(), []trigger.LaneMark{{TenantID: "acme", Lane: trigger.LaneBot("bot"), Due: b.store.Now()}}))
+		}}
+		require.NoError(t, b.worker.Start(t.Context()))
+		defer b.worker.Stop()
+		select {
+		case s := <-b.settles:
+			require.Equal(t, trigger.StateDone, s.To)
+		case <-time.After(time.Minute):
+			t.Fatal("put off with nobody left to mark it")
+		}
 	})
 }

@@ -88,6 +88,8 @@ func testW6Feature(t *testing.T, b *bundle) {
 	row.Event.Requires = []string{"telepathy"}
 	require.True(t, b.evaluator().Evaluate(t.Context(), &row).Uncounted)
 	require.Empty(t, b.launches.all())
+	row.Kind, row.ProjectionID = trigger.KindProjection, "p1"
+	require.True(t, b.evaluator().Evaluate(t.Context(), &row).Uncounted)
 }
 
 // pausedAt starts a process that stops before a write, and returns once it
