@@ -233,3 +233,43 @@ func TestW9_ResumeIsNotLostOnAWorkerThatSawThePause(t *testing.T) {
 		}
 	})
 }
+
+// behind is a store whose first reads of the rows are answered by a server that
+// does not have them yet; by the second of them, another one is the primary.
+type behind struct {
+	*boardmem.Store
+	e *epochs
+}
+
+func (s *behind) EffectClaim(ctx context.Context, p trigger.ClaimParams) ([]trigger.Effect, error) {
+	if s.e.Epoch() == 0 {
+		return nil, nil
+	}
+	return s.Store.EffectClaim(ctx, p)
+}
+
+func (s *behind) EffectNextDue(ctx context.Context, tenantID, lane string) (time.Time, bool, error) {
+	if s.e.n.CompareAndSwap(0, 1) {
+		return time.Time{}, false, nil
+	}
+	return s.Store.EffectNextDue(ctx, tenantID, lane)
+}
+
+// TestW11_ALaneIsNotClearedByWhatTwoPrimariesSaid: its version may be of one
+// server and its rows of another.
+func TestW11_ALaneIsNotClearedByWhatTwoPrimariesSaid(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var e epochs
+		b := setup(t, 1, func(context.Context, trigger.LaunchRequest) (trigger.Launched, error) { return trigger.Launched{}, nil })
+		b.worker.Epochs, b.worker.Outbox = &e, &behind{b.store, &e}
+		require.NoError(t, b.worker.Start(t.Context()))
+		defer b.worker.Stop()
+		select {
+		case s := <-b.settles:
+			require.Equal(t, trigger.StateDone, s.To)
+		case <-time.After(time.Minute):
+			t.Fatal("the lane was cleared")
+		}
+	})
+}

@@ -17,6 +17,7 @@ func closingTests() map[string]func(*testing.T, *bundle) {
 	return map[string]func(*testing.T, *bundle){
 		"TestR2_UnknownKindIsNeverDropped":           testR2Janitor,
 		"TestW6_CardGoneBetweenTwoAttempts":          testW6CardGone,
+		"TestW6_RowOfAnotherTenantIsRefused":         testW6Tenant,
 		"TestW6_UnknownFeatureIsLeftToOthers":        testW6Feature,
 		"TestW2_StalePromotionAfterTheRowClosed":     testW2StalePromotion,
 		"TestW7_TakenByABetterRankedThatIsNotMarked": testW7Unmarked,
@@ -64,6 +65,19 @@ func testW6CardGone(t *testing.T, b *bundle) {
 	p.sweep(t)
 	p.run(t, 1)
 	require.Equal(t, trigger.OutcomeCardGone, b.row(t, id).Outcome)
+	require.Empty(t, b.launches.all())
+}
+
+// testW6Tenant: a row that carries another tenant's event launches nothing.
+func testW6Tenant(t *testing.T, b *bundle) {
+	b.bot(t, "bot1")
+	b.subscribe(t, "s1", "bug")
+	b.fired(t, "c1")
+	row := b.claimOne(t, lane, time.Minute)
+	row.Event.TenantID = "other"
+	var le *trigger.LaunchError
+	require.ErrorAs(t, b.evaluator().Evaluate(t.Context(), &row).Err, &le)
+	require.True(t, le.Permanent)
 	require.Empty(t, b.launches.all())
 }
 
