@@ -15,13 +15,14 @@ import (
 // must not follow then.
 func closingTests() map[string]func(*testing.T, *bundle) {
 	return map[string]func(*testing.T, *bundle){
-		"TestR2_UnknownKindIsNeverDropped":           testR2Janitor,
-		"TestW6_CardGoneBetweenTwoAttempts":          testW6CardGone,
-		"TestW6_RowOfAnotherTenantIsRefused":         testW6Tenant,
-		"TestW6_UnknownFeatureIsLeftToOthers":        testW6Feature,
-		"TestW2_StalePromotionAfterTheRowClosed":     testW2StalePromotion,
-		"TestW7_TakenByABetterRankedThatIsNotMarked": testW7Unmarked,
-		"TestW7_DiscardFencesOffAConsumeOnItsWay":    testW7DiscardOnItsWay,
+		"TestR2_UnknownKindIsNeverDropped":             testR2Janitor,
+		"TestW6_CardGoneBetweenTwoAttempts":            testW6CardGone,
+		"TestW8_RowStaysUnsafeThoughItsBotBecomesSafe": testW8StaysUnsafe,
+		"TestW6_RowOfAnotherTenantIsRefused":           testW6Tenant,
+		"TestW6_UnknownFeatureIsLeftToOthers":          testW6Feature,
+		"TestW2_StalePromotionAfterTheRowClosed":       testW2StalePromotion,
+		"TestW7_TakenByABetterRankedThatIsNotMarked":   testW7Unmarked,
+		"TestW7_DiscardFencesOffAConsumeOnItsWay":      testW7DiscardOnItsWay,
 	}
 }
 
@@ -104,6 +105,21 @@ func testW6Feature(t *testing.T, b *bundle) {
 	require.Empty(t, b.launches.all())
 	row.Kind, row.ProjectionID = trigger.KindProjection, "p1"
 	require.True(t, b.evaluator().Evaluate(t.Context(), &row).Uncounted)
+}
+
+// testW8StaysUnsafe: the class is the row's once a delivery was started.
+func testW8StaysUnsafe(t *testing.T, b *bundle) {
+	ctx := t.Context()
+	b.bot(t, "bot1")
+	b.subscribe(t, "s1", "bug")
+	id := b.fired(t, "c1").ID
+	row := b.claimOne(t, lane, time.Minute)
+	require.NoError(t, b.real.EffectStart(ctx, row.Fence(), b.real.Now(), "{}"))
+	require.True(t, b.settle(t, trigger.Settle{Fence: row.Fence(), At: b.real.Now(), To: trigger.StatePending, NotBefore: b.real.Now()}))
+	row = b.claimOne(t, lane, time.Minute)
+	require.True(t, row.DeliveryStartedAt.IsZero(), "a definite answer cleared it")
+	require.Equal(t, trigger.OutcomeLaunched, b.evaluator().Evaluate(ctx, &row).Outcome)
+	require.False(t, b.row(t, id).DeliveryStartedAt.IsZero(), "said before the request was sent")
 }
 
 // pausedAt starts a process that stops before a write, and returns once it
