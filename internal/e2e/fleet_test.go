@@ -113,6 +113,11 @@ func newFleet(t *testing.T) *fleet {
 			TenantID: "acme", ID: "s" + id, Name: "s" + id, Revision: 1, Enabled: true, BotID: id, If: trigger.Conditions{LabelsAll: []string{"bug"}},
 		}))
 	}
+	board := &trigger.Board{Cards: store, Log: store, Clock: store}
+	_, err = board.Change(ctx, "acme", "c", func(*tracker.Card, time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
+		return &tracker.Card{Title: "c", BoardID: "b", ColumnID: "open"}, nil, nil
+	})
+	require.NoError(t, err)
 	now := store.Now()
 	for from := 0; from < fleetRows; from += 1000 {
 		rows := make([]trigger.Effect, 1000)
@@ -124,7 +129,7 @@ func newFleet(t *testing.T) *fleet {
 			}}
 			rows[i] = trigger.Effect{
 				ID: trigger.EffectID(e.ID(), "s"+bot), TenantID: "acme", Kind: trigger.KindLaunch, Lane: trigger.LaneBot(bot), State: trigger.StatePending,
-				NotBefore: now, SubscriptionID: "s" + bot, BotID: bot, EventSeq: e.Seq, CardID: "c", Event: e, Rendered: "{}", CreatedAt: now, UpdatedAt: now,
+				NotBefore: now, SubscriptionID: "s" + bot, BotID: bot, EventSeq: e.Seq, CardID: "c", Event: e, CreatedAt: now, UpdatedAt: now,
 			}
 		}
 		_, err := store.EffectMaterialize(ctx, "acme", rows)
