@@ -273,3 +273,62 @@ func TestW11_ALaneIsNotClearedByWhatTwoPrimariesSaid(t *testing.T) {
 		}
 	})
 }
+
+// TestW9_LanesThatWaitDoNotFillThePage: more lanes than are looked at in one
+// round wait for their bots, or for their tenant's turn; one that is due later
+// is served all the same.
+func TestW9_LanesThatWaitDoNotFillThePage(t *testing.T) {
+	t.Parallel()
+	const lanes = 200
+	for _, c := range []struct {
+		name string
+		make func(t *testing.T, b *bundle)
+	}{
+		{"open breakers", func(t *testing.T, b *bundle) {
+			for i := range lanes {
+				b.lane(t, fmt.Sprintf("t%03d", i), "down", 12)
+			}
+			require.NoError(t, b.worker.Start(t.Context()))
+			for failed := 0; failed < 10*lanes; {
+				if s := <-b.settles; s.Error != nil {
+					failed++
+				}
+			}
+		}},
+		{"a tenant at its share", func(t *testing.T, b *bundle) {
+			b.lane(t, "loud", "hang1", 24)
+			b.lane(t, "loud", "hang2", 24)
+			require.NoError(t, b.worker.Start(t.Context()))
+			synctest.Wait()
+			for i := range lanes {
+				b.lane(t, "loud", fmt.Sprint("fine", i), 1)
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := setup(t, 1, func(ctx context.Context, r trigger.LaunchRequest) (trigger.Launched, error) {
+					switch {
+					case strings.Contains(r.URL, "hang"):
+						<-ctx.Done()
+					case strings.Contains(r.URL, "fine"):
+						return trigger.Launched{}, nil
+					}
+					return trigger.Launched{}, &trigger.LaunchError{Message: "no answer"}
+				})
+				b.worker.Grace, b.worker.RetryBase = time.Millisecond, 10*time.Minute
+				c.make(t, b)
+				defer b.worker.Stop()
+				time.Sleep(time.Second)
+				b.lane(t, "quiet", "fine", 1)
+				began := time.Now()
+				for s := range b.settles {
+					if s.TenantID == "quiet" {
+						break
+					}
+				}
+				require.Less(t, time.Since(began), 2*time.Second)
+			})
+		})
+	}
+}
