@@ -35,11 +35,14 @@ func (w *EffectWorker) execute(loop, ctx context.Context, v *Evaluator, row Effe
 	w.answered(&row, ev, log)
 	s := w.settle(&row, ev)
 	// The settle is not the attempt's: it goes on when that was cut short.
-	leaseEnd := began.Add(orDefault(w.Lease, LeaseDefault))
-	stands, err := w.settler.settle(&settling{Settle: s, lane: row.Lane, until: leaseEnd, urgent: ctx.Done()})
+	lease := orDefault(w.Lease, LeaseDefault)
+	leaseEnd := began.Add(lease)
+	// It goes on past the lease, too: a row that nobody has taken over by then,
+	// or that went to reconcile, ends as its bot said (W2, W8).
+	stands, err := w.settler.settle(&settling{Settle: s, lane: row.Lane, until: leaseEnd.Add(lease), urgent: ctx.Done()})
 	switch {
 	case err != nil:
-		log.Error().Err(err).Msg("worker: settle failed, the lease will run out and the row be tried again")
+		log.Error().Err(err).Msg("worker: settle failed, given up: the row is decided about when its lease has run out")
 	case !stands:
 		w.stats.refused.Add(1)
 		log.Warn().Msg("effect settle refused, claim no longer held")

@@ -56,7 +56,7 @@ func (s *settler) close() {
 }
 
 // settle returns whether the settle stands, once that is known. It repeats
-// after errors until the lease has run out, or the grace period of a stop: a
+// after errors for as long as the item says, or the grace period of a stop: a
 // settle that is sent again is recognized (W2).
 func (s *settler) settle(item *settling) (bool, error) {
 	item.result = make(chan settleResult, 1)

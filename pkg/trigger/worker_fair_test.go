@@ -2,7 +2,9 @@ package trigger_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -331,4 +333,44 @@ func TestW9_LanesThatWaitDoNotFillThePage(t *testing.T) {
 			})
 		})
 	}
+}
+
+// refusing is a store that never takes the settles of one lane's rows.
+type refusing struct {
+	*boardmem.Store
+	tenant string
+}
+
+func (s *refusing) EffectSettleMany(ctx context.Context, settles []trigger.Settle) ([]bool, error) {
+	if slices.ContainsFunc(settles, func(st trigger.Settle) bool { return st.TenantID == s.tenant }) {
+		return nil, errors.New("document too large")
+	}
+	return s.Store.EffectSettleMany(ctx, settles)
+}
+
+// TestW9_ASettleThatIsNeverTakenGivesItsSlotBack, in the end.
+func TestW9_ASettleThatIsNeverTakenGivesItsSlotBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		began := make(chan struct{}, 10)
+		b := setup(t, 1, func(_ context.Context, r trigger.LaunchRequest) (trigger.Launched, error) {
+			if strings.Contains(r.URL, "never") {
+				began <- struct{}{}
+			}
+			return trigger.Launched{}, nil
+		})
+		b.worker.Slots, b.worker.Outbox = 1, &refusing{b.store, "never"}
+		require.NoError(t, b.worker.Start(t.Context()))
+		defer b.worker.Stop()
+		<-b.settles // the row of setup
+		b.lane(t, "never", "never", 1)
+		<-began
+		b.lane(t, "quiet", "fine", 1)
+		select {
+		case s := <-b.settles:
+			require.Equal(t, "quiet", s.TenantID)
+		case <-time.After(3 * trigger.LeaseDefault):
+			t.Fatal("the slot is lost")
+		}
+	})
 }

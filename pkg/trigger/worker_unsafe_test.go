@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/triggerd/triggerd/pkg/boardmem"
 	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
@@ -302,5 +303,41 @@ func TestW9_BreakerClosesWithTheFirstSuccess(t *testing.T) {
 		}
 		b.worker.Stop()
 		require.Less(t, asked, 700, "the breaker spares the bot, and the rows their attempts")
+	})
+}
+
+// away is a store that takes no settles for a while.
+type away struct {
+	*boardmem.Store
+	until time.Time
+}
+
+func (s *away) EffectSettleMany(ctx context.Context, settles []trigger.Settle) ([]bool, error) {
+	if time.Now().Before(s.until) {
+		return nil, errors.New("no connection")
+	}
+	return s.Store.EffectSettleMany(ctx, settles)
+}
+
+// TestW8_AnAnswerIsToldAfterTheLeaseToo: the bot said that it took the launch;
+// the store could not be told before the row went to reconcile.
+func TestW8_AnAnswerIsToldAfterTheLeaseToo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		launched := 0
+		b := setup(t, 1, func(context.Context, trigger.LaunchRequest) (trigger.Launched, error) {
+			launched++
+			return trigger.Launched{RunID: "r1"}, nil
+		})
+		b.unsafe(t)
+		b.worker.Outbox = &away{b.store, time.Now().Add(trigger.LeaseDefault + 20*time.Second)}
+		require.NoError(t, b.worker.Start(t.Context()))
+		defer b.worker.Stop()
+		time.Sleep(trigger.LeaseDefault + 10*time.Second)
+		require.Equal(t, trigger.StateReconcile, b.rows(t)[0].State)
+		time.Sleep(time.Minute)
+		row := b.rows(t)[0]
+		require.Equal(t, []any{trigger.StateDone, "r1", 1}, []any{row.State, row.RunID, launched})
+		require.EqualValues(t, 1, b.worker.Stats().Late)
 	})
 }
