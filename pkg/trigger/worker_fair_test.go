@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,17 +64,16 @@ func TestW9_AReclaimedRowThatHangsHoldsUpNoLane(t *testing.T) {
 func TestW9_ATenantsOtherLaneGetsItsTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		n := 0
+		var n atomic.Int64
 		b := setup(t, 1, func(_ context.Context, r trigger.LaunchRequest) (trigger.Launched, error) {
 			if strings.Contains(r.URL, "busy") {
-				n++
-				time.Sleep(time.Second + time.Duration(n%24)*41*time.Millisecond)
+				time.Sleep(time.Second + time.Duration(n.Add(1)%24)*41*time.Millisecond)
 			}
 			return trigger.Launched{}, nil
 		})
 		b.worker.Grace = time.Millisecond
-		b.lane(t, "loud", "busy1", 5000)
-		b.lane(t, "loud", "busy2", 5000)
+		b.lane(t, "loud", "busy1", 500)
+		b.lane(t, "loud", "busy2", 500)
 		require.NoError(t, b.worker.Start(t.Context()))
 		defer b.worker.Stop()
 		time.Sleep(5 * time.Second)
@@ -288,7 +288,7 @@ func TestW9_LanesThatWaitDoNotFillThePage(t *testing.T) {
 	}{
 		{"open breakers", func(t *testing.T, b *bundle) {
 			for i := range lanes {
-				b.lane(t, fmt.Sprintf("t%03d", i), "down", 12)
+				b.lane(t, fmt.Sprintf("t%03d", i), "down", 20)
 			}
 			require.NoError(t, b.worker.Start(t.Context()))
 			for failed := 0; failed < 10*lanes; {

@@ -341,3 +341,40 @@ func TestW8_AnAnswerIsToldAfterTheLeaseToo(t *testing.T) {
 		require.EqualValues(t, 1, b.worker.Stats().Late)
 	})
 }
+
+// unsure is a store that keeps a start and loses the answer, once.
+type unsure struct {
+	*boardmem.Store
+	lost bool
+}
+
+func (s *unsure) EffectStart(ctx context.Context, f trigger.Fence, at time.Time, rendered string) error {
+	err := s.Store.EffectStart(ctx, f, at, rendered)
+	if !s.lost {
+		s.lost = true
+		return errors.New("connection reset")
+	}
+	return err
+}
+
+// TestW8_AStartWhoseAnswerWasLostIsNoDoubt: nothing was sent, which is as
+// definite as can be; the mark goes, and the row is tried again.
+func TestW8_AStartWhoseAnswerWasLostIsNoDoubt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		launched := 0
+		b := setup(t, 1, func(context.Context, trigger.LaunchRequest) (trigger.Launched, error) {
+			launched++
+			return trigger.Launched{RunID: "r1"}, nil
+		})
+		b.unsafe(t)
+		store := &unsure{Store: b.store}
+		b.worker.Outbox, b.worker.Evaluator.Outbox = store, store
+		require.NoError(t, b.worker.Start(t.Context()))
+		defer b.worker.Stop()
+		require.Equal(t, trigger.StatePending, (<-b.settles).To)
+		require.True(t, b.rows(t)[0].DeliveryStartedAt.IsZero())
+		require.Equal(t, trigger.StateDone, (<-b.settles).To)
+		require.Equal(t, 1, launched)
+	})
+}
