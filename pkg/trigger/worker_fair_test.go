@@ -308,6 +308,7 @@ func TestW9_LanesThatWaitDoNotFillThePage(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := setup(t, 1, func(ctx context.Context, r trigger.LaunchRequest) (trigger.Launched, error) {
 					switch {

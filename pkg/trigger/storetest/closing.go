@@ -186,6 +186,11 @@ func testW7Unmarked(t *testing.T, b *bundle) {
 			break
 		}
 		require.NotNil(t, row)
+		if row.ID == second { // which waits
+			require.True(t, b.settle(t, trigger.Settle{
+				Fence: row.Fence(), At: b.real.Now(), To: trigger.StatePending, NotBefore: b.real.Now(), HandBack: true,
+			}))
+		}
 	}
 	p := b.spawn(t, takenOver)
 	p.sweep(t)
