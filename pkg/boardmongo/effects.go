@@ -226,7 +226,7 @@ func settleUpdate(st trigger.Settle) bson.D {
 		set = append(set, bson.E{Key: "reason", Value: st.Reason})
 	case trigger.StatePending:
 		set = append(set, bson.E{Key: "not_before", Value: st.NotBefore})
-		if st.HandBack {
+		if st.HandBack || st.Uncount {
 			update = append(update, bson.E{Key: "$inc", Value: bson.D{{Key: "attempts", Value: -1}}})
 		}
 	}

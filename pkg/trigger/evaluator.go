@@ -376,6 +376,9 @@ func (v *Evaluator) launch(ctx context.Context, row *Effect, bot *Bot, body stri
 		return Evaluation{Err: lookup(fmt.Errorf("open the secret of bot %s: %w", bot.ID, err)), Rendered: body}
 	}
 	if row.Replay == ReplayUnsafe || bot.Replay == ReplayUnsafe {
+		// A bot that was safe until now may have had a request already whose
+		// answer nobody knows.
+		doubt := row.Replay != ReplayUnsafe && row.Attempts > 1
 		row.Replay = ReplayUnsafe // from now on, whatever becomes of the bot
 		at := v.Board.Clock.Now()
 		row.DeliveryStartedAt = at
@@ -384,8 +387,10 @@ func (v *Evaluator) launch(ctx context.Context, row *Effect, bot *Bot, body stri
 		case errors.Is(err, ErrFenceLost):
 			return Evaluation{Err: err}
 		case err != nil:
-			// The mark may be there: only a definite answer takes it off.
-			return Evaluation{Err: &LaunchError{Message: fmt.Sprintf("nothing was sent, the start could not be kept: %v", err), Definite: true}, Rendered: body}
+			// Nothing was sent, and the mark may be there: the settle takes it off.
+			return Evaluation{Err: lookup(fmt.Errorf("keep the start of the delivery: %w", err)), Rendered: body}
+		case doubt:
+			return Evaluation{Reconcile: true}
 		}
 	}
 	got, err := v.Launcher.Launch(ctx, LaunchRequest{

@@ -104,6 +104,8 @@ func (w *EffectWorker) failed(row *Effect, ev Evaluation, s *Settle) {
 	errors.As(ev.Err, &le)
 	wait := backoff(row.Attempts, base, limit)
 	switch {
+	case ev.Uncounted && !row.DeliveryStartedAt.IsZero():
+		s.To, s.Uncount, s.NotBefore = StatePending, true, s.At.Add(time.Second+wait)
 	case !row.DeliveryStartedAt.IsZero() && !le.Definite:
 		s.To = StateReconcile // of the last attempt too
 	case le.Permanent, row.Replay == ReplayUnsafe && le.refuses():

@@ -184,7 +184,7 @@ func settled(row Effect, s Settle) Effect {
 		row.Reason = s.Reason
 	case StatePending:
 		row.NotBefore = s.NotBefore
-		if s.HandBack {
+		if s.HandBack || s.Uncount {
 			row.Attempts--
 		}
 	}

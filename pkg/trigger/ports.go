@@ -135,6 +135,9 @@ type Settle struct {
 	// HandBack returns a row that was not started: its attempt is taken back
 	// (W10). It reaches no row whose delivery was started.
 	HandBack bool
+	// Uncount, of a row that is to be tried again, takes its attempt back: it
+	// may be marked as started, and certainly nothing was sent.
+	Uncount bool
 }
 
 // Definite reports whether the settle tells what became of the attempt. It

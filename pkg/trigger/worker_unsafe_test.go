@@ -374,7 +374,27 @@ func TestW8_AStartWhoseAnswerWasLostIsNoDoubt(t *testing.T) {
 		defer b.worker.Stop()
 		require.Equal(t, trigger.StatePending, (<-b.settles).To)
 		require.True(t, b.rows(t)[0].DeliveryStartedAt.IsZero())
+		require.Zero(t, b.rows(t)[0].Attempts, "the bot was not asked")
 		require.Equal(t, trigger.StateDone, (<-b.settles).To)
+		require.Equal(t, 1, launched)
+	})
+}
+
+// TestW8_BotThatBecomesUnsafeIsNotAskedAgain: while it was safe it may have
+// had a request whose answer nobody knows.
+func TestW8_BotThatBecomesUnsafeIsNotAskedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		launched := 0
+		b := setup(t, 1, func(context.Context, trigger.LaunchRequest) (trigger.Launched, error) {
+			launched++
+			return trigger.Launched{}, &trigger.LaunchError{Message: "no answer"}
+		})
+		require.NoError(t, b.worker.Start(t.Context()))
+		defer b.worker.Stop()
+		require.Equal(t, trigger.StatePending, (<-b.settles).To)
+		b.unsafe(t)
+		require.Equal(t, trigger.StateReconcile, (<-b.settles).To)
 		require.Equal(t, 1, launched)
 	})
 }

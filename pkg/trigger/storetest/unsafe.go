@@ -310,6 +310,15 @@ func testW10Started(t *testing.T, b *bundle) {
 	require.Equal(t, trigger.StatePending, got.State)
 	require.Zero(t, got.Attempts, "no attempt added")
 
+	// Where it is known that nothing was sent, the mark and the attempt go.
+	uncounted := b.settleTo(started, trigger.StatePending)
+	uncounted.Uncount = true
+	require.True(t, b.settle(t, uncounted))
+	got = b.row(t, started.ID)
+	require.Equal(t, trigger.StatePending, got.State)
+	require.Zero(t, got.Attempts)
+	require.Zero(t, got.DeliveryStartedAt)
+
 	row := b.reconcile(t, 3)
 	before = b.row(t, row.ID)
 	require.False(t, b.settle(t, back(row)))
