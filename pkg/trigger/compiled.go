@@ -13,27 +13,28 @@ import (
 // compiledSet is a tenant's enabled subscriptions, indexed by what they ask
 // of an event's kind.
 type compiledSet struct {
-	subs map[string]*Subscription
+	subs map[string]*Matcher
 	// byKind holds those that name kinds; any holds the others.
-	byKind map[tracker.Kind][]*Subscription
-	any    []*Subscription
+	byKind map[tracker.Kind][]*Matcher
+	any    []*Matcher
 	// unknown is set when a subscription needs a feature of a newer version.
 	unknown error
 }
 
 // caring calls f for each subscription that may care for an event of the kind.
-func (c *compiledSet) caring(kind tracker.Kind, f func(*Subscription)) {
-	for _, s := range c.byKind[kind] {
-		f(s)
+func (c *compiledSet) caring(kind tracker.Kind, f func(*Matcher)) {
+	for _, m := range c.byKind[kind] {
+		f(m)
 	}
-	for _, s := range c.any {
-		f(s)
+	for _, m := range c.any {
+		f(m)
 	}
 }
 
-func compile(subs map[string]*Subscription) *compiledSet {
-	c := &compiledSet{subs: subs, byKind: make(map[tracker.Kind][]*Subscription)}
-	for _, s := range subs {
+func compile(subs map[string]*Matcher) *compiledSet {
+	c := &compiledSet{subs: subs, byKind: make(map[tracker.Kind][]*Matcher)}
+	for _, m := range subs {
+		s := m.sub
 		if err := checkFeatures("subscription "+s.ID, s.Requires); err != nil {
 			c.unknown = err
 		}
@@ -43,10 +44,10 @@ func compile(subs map[string]*Subscription) *compiledSet {
 			kinds = []tracker.Kind{tracker.KindMoved, tracker.KindCreated, tracker.KindDeleted}
 		}
 		if len(kinds) == 0 {
-			c.any = append(c.any, s)
+			c.any = append(c.any, m)
 		}
 		for _, k := range kinds {
-			c.byKind[k] = append(c.byKind[k], s)
+			c.byKind[k] = append(c.byKind[k], m)
 		}
 	}
 	return c
@@ -89,10 +90,10 @@ func (c *subscriptionCache) load(ctx context.Context, store subscriptionReader, 
 	if have != nil && have.is(refs) {
 		return have, nil
 	}
-	next := make(map[string]*Subscription, len(refs))
+	next := make(map[string]*Matcher, len(refs))
 	var unread []string
 	for _, ref := range refs {
-		if have != nil && have.subs[ref.ID] != nil && have.subs[ref.ID].Revision == ref.Revision {
+		if have != nil && have.subs[ref.ID] != nil && have.subs[ref.ID].sub.Revision == ref.Revision {
 			next[ref.ID] = have.subs[ref.ID]
 		} else {
 			unread = append(unread, ref.ID)
@@ -106,7 +107,7 @@ func (c *subscriptionCache) load(ctx context.Context, store subscriptionReader, 
 		// A newer revision than the ref's may have come back; it is as good,
 		// unless it is no longer enabled.
 		if s.Enabled {
-			next[s.ID] = s
+			next[s.ID] = storedMatcher(s)
 		}
 	}
 	set := compile(next)
@@ -155,7 +156,7 @@ func (c *compiledSet) is(refs []SubscriptionRef) bool {
 		return false
 	}
 	for _, ref := range refs {
-		if s := c.subs[ref.ID]; s == nil || s.Revision != ref.Revision {
+		if m := c.subs[ref.ID]; m == nil || m.sub.Revision != ref.Revision {
 			return false
 		}
 	}

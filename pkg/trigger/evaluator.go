@@ -51,6 +51,8 @@ type Evaluator struct {
 	Launcher Launcher
 	Sealer   Sealer
 	Logger   zerolog.Logger
+
+	matchers matcherCache
 }
 
 // EvaluatorConfig is what an Evaluator looks up, as it is when a row executes.
@@ -125,7 +127,11 @@ func (v *Evaluator) evaluate(ctx context.Context, row *Effect) Evaluation {
 	switch {
 	case !sub.Enabled:
 		return v.close(ctx, row, Evaluation{Outcome: OutcomeSubscriptionDisabled})
-	case !sub.Matches(&row.Event):
+	}
+	switch matches, err := v.matchers.of(sub).Match(&row.Event); {
+	case err != nil: // neither matches nor does not: a failed attempt
+		return Evaluation{Err: fmt.Errorf("evaluate subscription %s: %w", sub.ID, err)}
+	case !matches:
 		return v.close(ctx, row, Evaluation{Outcome: OutcomeNoLongerMatches})
 	case sub.Paused:
 		return v.close(ctx, row, Evaluation{Held: true})

@@ -107,22 +107,25 @@ func (t *Tail) owe(out *judged, e *Event, w watchers) {
 	}
 }
 
-// match adds the rows that an event owes. A panic of one subscription's
-// evaluation is poison (T5); the others' rows are owed all the same.
+// match adds the rows that an event owes. An evaluation of one subscription
+// that fails is poison (T5); the others' rows are owed all the same.
 func (t *Tail) match(out *judged, e *Event, w watchers) {
 	for i := range w.projections {
 		if p := &w.projections[i]; p.Cares(e) {
 			out.rows = append(out.rows, p.row(e, t.Clock))
 		}
 	}
-	w.subs.caring(e.Kind, func(s *Subscription) {
+	f := newFacts(e)
+	w.subs.caring(e.Kind, func(m *Matcher) {
+		s := m.sub
 		if e.Seq <= s.ActiveFromSeq {
 			return
 		}
 		t.evals.Add(1)
-		fires, err := matchesSafely(s, e)
+		fires, err := matchesSafely(m, f)
 		switch {
 		case err != nil:
+			t.evalErrs.Add(1)
 			t.poison(out, e, fmt.Errorf("subscription %s: %w", s.ID, err))
 		case fires:
 			out.rows = append(out.rows, s.row(e, t.Clock))
@@ -130,13 +133,13 @@ func (t *Tail) match(out *judged, e *Event, w watchers) {
 	})
 }
 
-func matchesSafely(s *Subscription, e *Event) (fires bool, err error) {
+func matchesSafely(m *Matcher, f *facts) (fires bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	return s.Matches(e), nil
+	return m.match(f)
 }
 
 // poison keeps an event that can't be matched as a failed row, from which it

@@ -9,67 +9,77 @@ import (
 // ChainDepthMax is how long a chain of causes may get before it is cut.
 const ChainDepthMax = 8
 
-// Matches reports whether the event fires the subscription
-// (docs/triggers-yaml.md). It depends on its arguments alone.
-func (s *Subscription) Matches(e *Event) bool {
-	if e.Source == SourceVoid || e.After == nil || !s.accepts(e) {
-		return false
-	}
-	if s.firesOnEvent() {
-		return s.If.hold(e.After) && s.addedAsked(e)
-	}
-	// The edge: an unknown before counts as "already so".
-	if e.BeforeUnknown || !s.If.hold(e.After) {
-		return false
-	}
-	return e.Before == nil || !s.If.hold(e.Before)
+// facts are one event as the matchers see it: what is compared folded is folded
+// once for all of them. Not safe for concurrent use.
+type facts struct {
+	e             *Event
+	after, before cardFacts
+	actor         lazyText
+	added         lazyTexts
+	// addedList and removedList are what `event.added` and `event.removed` are.
+	addedList, removedList lazyList
 }
 
-// accepts reports whether the event passes the event filters.
-func (s *Subscription) accepts(e *Event) bool {
-	f := &s.On
-	switch {
-	case len(f.Kinds) > 0 && !slices.Contains(f.Kinds, e.Kind),
-		f.From != "" && f.From != e.FromColumn,
-		f.To != "" && f.To != e.ToColumn,
-		f.BoardID != "" && f.BoardID != e.BoardID,
-		len(f.Sources) > 0 && !slices.Contains(f.Sources, e.Source):
-		return false
-	}
-	named := foldContains(f.Actors, e.Actor.ID)
-	if e.Source == SourceBoard && e.Actor.Kind == tracker.ActorBot {
-		return named
-	}
-	return len(f.Actors) == 0 || named
+// cardFacts is the card on one side of an event. S is never nil.
+type cardFacts struct {
+	s                        *tracker.Snapshot
+	labels, assignees        lazyTexts
+	labelsList, assigneeList lazyList
 }
 
-// addedAsked: a label condition on card.labeled asks for one of the labels
-// that the event added.
-func (s *Subscription) addedAsked(e *Event) bool {
-	if e.Kind != tracker.KindLabeled || len(s.If.LabelsAll)+len(s.If.LabelsAny) == 0 {
-		return true
+var noSnapshot = &tracker.Snapshot{}
+
+func newFacts(e *Event) *facts {
+	f := &facts{e: e}
+	f.after.s, f.before.s = noSnapshot, noSnapshot
+	if e.After != nil {
+		f.after.s = e.After
 	}
-	return slices.ContainsFunc(e.Added, func(l string) bool {
-		return foldContains(s.If.LabelsAll, l) || foldContains(s.If.LabelsAny, l)
-	})
+	if e.Before != nil {
+		f.before.s = e.Before
+	}
+	return f
 }
 
-func (c *Conditions) hold(s *tracker.Snapshot) bool {
-	if len(c.Columns) > 0 && !slices.Contains(c.Columns, s.ColumnID) {
-		return false
+// lazyTexts folds a list when it is first asked for.
+type lazyTexts struct {
+	done bool
+	list []string
+}
+
+func (l *lazyTexts) of(list []string) []string {
+	if !l.done {
+		l.list, l.done = foldAll(list), true
 	}
-	for _, l := range c.LabelsAll {
-		if !s.HasLabel(l) {
-			return false
-		}
+	return l.list
+}
+
+type lazyText struct {
+	done bool
+	text string
+}
+
+func (l *lazyText) of(s string) string {
+	if !l.done {
+		l.text, l.done = tracker.Fold(s), true
 	}
-	if slices.ContainsFunc(c.LabelsNone, s.HasLabel) {
-		return false
+	return l.text
+}
+
+func (c *cardFacts) foldedLabels() []string    { return c.labels.of(c.s.Labels) }
+func (c *cardFacts) foldedAssignees() []string { return c.assignees.of(c.s.Assignees) }
+func (f *facts) foldedActor() string           { return f.actor.of(f.e.Actor.ID) }
+func (f *facts) foldedAdded() []string         { return f.added.of(f.e.Added) }
+
+func foldAll(list []string) []string {
+	if len(list) == 0 {
+		return nil
 	}
-	if len(c.LabelsAny) > 0 && !slices.ContainsFunc(c.LabelsAny, s.HasLabel) {
-		return false
+	out := make([]string, len(list))
+	for i, s := range list {
+		out[i] = tracker.Fold(s)
 	}
-	return len(c.Assignees) == 0 || slices.ContainsFunc(c.Assignees, func(a string) bool { return foldContains(s.Assignees, a) })
+	return out
 }
 
 func foldContains(list []string, s string) bool {

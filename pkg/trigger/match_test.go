@@ -87,7 +87,11 @@ func TestMatches(t *testing.T) {
 			e.Source = trigger.SourceCustom
 		}), true},
 	} {
-		require.Equal(t, c.want, c.sub.Matches(c.e), name)
+		m, err := trigger.NewMatcher(&c.sub)
+		require.NoError(t, err, name)
+		got, err := m.Match(c.e)
+		require.NoError(t, err, name)
+		require.Equal(t, c.want, got, name)
 	}
 }
 

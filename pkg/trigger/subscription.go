@@ -25,6 +25,10 @@ type Subscription struct {
 
 	On EventFilter `json:"on"`
 	If Conditions  `json:"if"`
+	// When is a condition on the card's state in CEL, and with a kind, a from
+	// or a to column on the event and its actor too; empty: none
+	// (docs/triggers-yaml.md).
+	When string `json:"when,omitempty"`
 
 	BotID string `json:"bot_id"`
 	// Mode says what becomes of the bot: direct launches it, promote stamps
@@ -125,10 +129,11 @@ func (s *Subscription) Validate() error {
 	if s.ToColumn != "" && s.Mode != ModePromote {
 		return tracker.Fieldf("to_column", "only a subscription of mode %s moves the card", ModePromote)
 	}
-	if s.On.empty() && s.If.empty() {
+	stateless := s.If.empty() && s.When == ""
+	if s.On.empty() && stateless {
 		return tracker.Fieldf("on, if", "at least one event filter or state condition is required: a subscription that matches everything is refused")
 	}
-	if s.If.empty() && !s.firesOnEvent() {
+	if stateless && !s.firesOnEvent() {
 		return tracker.Fieldf("on, if", "name a kind, a from or to column, or a state condition: sources, boards and actors alone would match everything they do")
 	}
 	for i, k := range s.On.Kinds {
@@ -168,6 +173,9 @@ func (s *Subscription) Validate() error {
 		}) {
 			return tracker.Fieldf(fmt.Sprintf("consume[%d]", i), "must also stand in if.labels_all or if.labels_any: only a label that was asked for can be spent")
 		}
+	}
+	if _, err := NewMatcher(s); err != nil {
+		return err
 	}
 	if err := validateArgs("args", s.Args); err != nil {
 		return err

@@ -69,6 +69,8 @@ type Tail struct {
 	closed  map[string]int64 // each tenant's highest hole that was closed
 	panics  panicWatch
 	evals   atomic.Int64
+	// evalErrs counts the evaluations that failed.
+	evalErrs atomic.Int64
 }
 
 // Wake tells the tail that a tenant's log has grown: it is drained at once.
@@ -88,6 +90,10 @@ func (t *Tail) Healthy() bool { return t.panics.healthy(time.Now()) }
 
 // Evaluated counts the evaluations of a subscription against an event.
 func (t *Tail) Evaluated() int64 { return t.evals.Load() }
+
+// EvaluationsFailed counts those of them that failed: each makes its event a
+// poison row (T5).
+func (t *Tail) EvaluationsFailed() int64 { return t.evalErrs.Load() }
 
 // Start starts the loop; it returns once it runs.
 func (t *Tail) Start(ctx context.Context) error { return t.service.Start(ctx, t.run) }

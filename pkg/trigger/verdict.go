@@ -1,19 +1,5 @@
 package trigger
 
-// Matcher is a subscription that is ready to be asked about events. It depends
-// on its subscription and the event alone. Safe for concurrent use.
-type Matcher struct{ sub *Subscription }
-
-// NewMatcher compiles a subscription. The error is a *tracker.FieldError.
-func NewMatcher(s *Subscription) (*Matcher, error) { return &Matcher{sub: s}, nil }
-
-// Subscription returns what was compiled.
-func (m *Matcher) Subscription() *Subscription { return m.sub }
-
-// Match reports whether the event fires the subscription. An error says that
-// the evaluation failed, and why; the event then neither fires nor does not.
-func (m *Matcher) Match(e *Event) (bool, error) { return m.sub.Matches(e), nil }
-
 // Verdict says what Match comes to, condition by condition.
 func (m *Matcher) Verdict(e *Event) Verdict {
 	fires, _ := m.Match(e)
