@@ -66,11 +66,13 @@ type subscriptionReader interface {
 	SubscriptionList(ctx context.Context, tenantID string) ([]Subscription, error)
 }
 
-// configReader is what the tail matches against. Projections are read whole,
+// tailConfig is what the tail matches against. Projections are read whole,
 // by one command a batch: a tenant has few, and they are small.
-type configReader interface {
+type tailConfig interface {
 	subscriptionReader
 	ProjectionList(ctx context.Context, tenantID string) ([]Projection, error)
+	// SubscriptionSave flags a subscription that keeps failing.
+	SubscriptionSave(ctx context.Context, s *Subscription) error
 }
 
 // subscriptionsSingly is how many subscriptions are read one by one; when more

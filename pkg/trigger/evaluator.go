@@ -52,7 +52,17 @@ type Evaluator struct {
 	Sealer   Sealer
 	Logger   zerolog.Logger
 
-	matchers matcherCache
+	compiled matcherCache
+	// claimOf is the evaluator that this one is for a claim of, if any.
+	claimOf *Evaluator
+}
+
+// matchers keeps subscriptions compiled, over all claims.
+func (v *Evaluator) matchers() *matcherCache {
+	if v.claimOf != nil {
+		return &v.claimOf.compiled
+	}
+	return &v.compiled
 }
 
 // EvaluatorConfig is what an Evaluator looks up, as it is when a row executes.
@@ -66,9 +76,10 @@ type EvaluatorConfig interface {
 
 // forClaim returns the evaluator for the rows of one claim.
 func (v *Evaluator) forClaim() *Evaluator {
-	own := *v
-	own.Config = newClaimView(v.Config)
-	return &own
+	return &Evaluator{
+		Board: v.Board, Outbox: v.Outbox, Config: newClaimView(v.Config), Matcher: v.Matcher, Launcher: v.Launcher, Sealer: v.Sealer,
+		Logger: v.Logger, claimOf: v,
+	}
 }
 
 // Evaluate makes one attempt at a claimed row. It writes to the row and the
@@ -128,7 +139,7 @@ func (v *Evaluator) evaluate(ctx context.Context, row *Effect) Evaluation {
 	case !sub.Enabled:
 		return v.close(ctx, row, Evaluation{Outcome: OutcomeSubscriptionDisabled})
 	}
-	switch matches, err := v.matchers.of(sub).Match(&row.Event); {
+	switch matches, err := v.matchers().of(sub).Match(&row.Event); {
 	case err != nil: // neither matches nor does not: a failed attempt
 		return Evaluation{Err: fmt.Errorf("evaluate subscription %s: %w", sub.ID, err)}
 	case !matches:
@@ -147,7 +158,11 @@ func (v *Evaluator) evaluate(ctx context.Context, row *Effect) Evaluation {
 	case len(row.Consume) > 0:
 		return v.consume(ctx, row, sub, bot)
 	case sub.Mode == ModePromote:
-		return v.promote(ctx, row, bot, sub.promotion())
+		p, err := v.promotion(row, sub)
+		if err != nil {
+			return Evaluation{Err: err}
+		}
+		return v.promote(ctx, row, bot, p)
 	}
 	card, err := v.Board.CardGet(ctx, row.TenantID, row.CardID)
 	switch {
@@ -158,7 +173,7 @@ func (v *Evaluator) evaluate(ctx context.Context, row *Effect) Evaluation {
 	case row.Rendered != "":
 		return v.launch(ctx, row, bot, row.Rendered)
 	}
-	body, err := renderLaunch(row, sub, bot, card)
+	body, err := v.renderLaunch(row, sub, bot, card)
 	if err != nil {
 		return Evaluation{Err: err}
 	}
@@ -213,7 +228,7 @@ func (v *Evaluator) consume(ctx context.Context, row *Effect, sub *Subscription,
 			outcome = OutcomeOneShotSpent
 			return nil, nil, nil
 		}
-		plan, err := newPlan(row, sub, bot, card)
+		plan, err := v.newPlan(row, sub, bot, card)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -224,6 +239,9 @@ func (v *Evaluator) consume(ctx context.Context, row *Effect, sub *Subscription,
 		event := consumeFrom(card, row, bot, now)
 		return card, event, nil
 	})
+	if le := (*LaunchError)(nil); errors.As(err, &le) {
+		return Evaluation{Err: le} // no plan can be made: nothing was spent
+	}
 	if err != nil {
 		return Evaluation{Err: lookup(err)}
 	}
@@ -248,12 +266,12 @@ func (v *Evaluator) relay(ctx context.Context, row *Effect, cardID string) {
 	}
 }
 
-func newPlan(row *Effect, sub *Subscription, bot *Bot, card *tracker.Card) (LaunchPlan, error) {
+func (v *Evaluator) newPlan(row *Effect, sub *Subscription, bot *Bot, card *tracker.Card) (LaunchPlan, error) {
 	if sub.Mode == ModePromote {
-		p := sub.promotion()
-		return LaunchPlan{BotID: bot.ID, Promote: &p}, nil
+		p, err := v.promotion(row, sub)
+		return LaunchPlan{BotID: bot.ID, Promote: &p}, err
 	}
-	body, err := renderLaunch(row, sub, bot, card)
+	body, err := v.renderLaunch(row, sub, bot, card)
 	return LaunchPlan{BotID: bot.ID, Body: body}, err
 }
 

@@ -25,6 +25,8 @@ type judged struct {
 	n      int // events judged: the batch ends there
 	rows   []Effect
 	poison []Effect
+	// failing are the subscriptions that have failed too often.
+	failing []failing
 }
 
 // log tells of each poison event, once, when the cursor has passed it.
@@ -125,10 +127,13 @@ func (t *Tail) match(out *judged, e *Event, w watchers) {
 		fires, err := matchesSafely(m, f)
 		switch {
 		case err != nil:
-			t.evalErrs.Add(1)
+			t.noteFailed(out, m, e, err)
 			t.poison(out, e, fmt.Errorf("subscription %s: %w", s.ID, err))
 		case fires:
 			out.rows = append(out.rows, s.row(e, t.Clock))
+			m.health.ok(e.Seq)
+		default:
+			m.health.ok(e.Seq)
 		}
 	})
 }

@@ -100,14 +100,27 @@ type LaunchBot struct {
 	Name string `json:"name"`
 }
 
-func renderLaunch(row *Effect, s *Subscription, b *Bot, card *tracker.Card) (string, error) {
+// render renders the subscription's args and vars for the row's event.
+func (v *Evaluator) render(row *Effect, s *Subscription) (rendered, error) {
+	t, err := v.matchers().of(s).texts()
+	if err != nil {
+		return rendered{}, permanentError("%v", err)
+	}
+	return t.render(s, &row.Event)
+}
+
+func (v *Evaluator) renderLaunch(row *Effect, s *Subscription, b *Bot, card *tracker.Card) (string, error) {
+	r, err := v.render(row, s)
+	if err != nil {
+		return "", err
+	}
 	body := LaunchBody{
 		Type: "launch", EffectID: row.ID, TenantID: row.TenantID,
 		Event:        LaunchEvent{ID: row.Event.ID(), Event: row.Event},
 		Card:         LaunchCard{ID: card.ID, Rev: card.Rev, Title: card.Title, Body: card.Body, External: card.External},
 		Subscription: LaunchSubscription{ID: s.ID, Name: s.Name, Revision: s.Revision},
 		Bot:          LaunchBot{ID: b.ID, Name: b.Name},
-		Args:         orEmpty(s.Args), Vars: orEmpty(s.Vars),
+		Args:         orEmpty(r.args), Vars: orEmpty(r.vars),
 	}
 	out, err := json.Marshal(body)
 	if err != nil {

@@ -115,7 +115,7 @@ func TestSubscriptionValidate(t *testing.T) {
 		"if.assignees[0]": func(s *trigger.Subscription) { s.If.Assignees = []string{" "} },
 		"consume[0]":      func(s *trigger.Subscription) { s.Consume = []string{"another"} },
 		"args":            func(s *trigger.Subscription) { s.Args = map[string]string{"a.b": ""} },
-		"vars.v":          func(s *trigger.Subscription) { s.Vars = map[string]string{"v": "${card.title}"} },
+		"vars.v":          func(s *trigger.Subscription) { s.Vars = map[string]string{"v": "${card.titel}"} },
 		"args.v":          func(s *trigger.Subscription) { s.Args = map[string]string{"v": strings.Repeat("x", 4097)} },
 	} {
 		s := good()

@@ -2,6 +2,7 @@ package trigger
 
 import (
 	"slices"
+	"sync"
 
 	"github.com/triggerd/triggerd/pkg/tracker"
 )
@@ -17,6 +18,11 @@ type Matcher struct {
 	when                                                *expression
 	// broken says why the stored `when` does not compile in this version.
 	broken error
+	// texts compiles args and vars when they are first needed: the tail never
+	// does.
+	texts func() (*texts, error)
+	// health is the tail's; no evaluation depends on it.
+	health health
 }
 
 // NewMatcher compiles a subscription. The error is a *tracker.FieldError. The
@@ -37,6 +43,7 @@ func storedMatcher(s *Subscription) *Matcher {
 		sub: s, onEvent: s.firesOnEvent(), actors: foldAll(s.On.Actors),
 		labelsAll: foldAll(s.If.LabelsAll), labelsAny: foldAll(s.If.LabelsAny), labelsNone: foldAll(s.If.LabelsNone),
 		assignees: foldAll(s.If.Assignees),
+		texts:     sync.OnceValues(func() (*texts, error) { return compileTexts(s) }),
 	}
 	if s.When != "" {
 		m.when, m.broken = compileWhen(s.When, m.onEvent)

@@ -9,8 +9,9 @@ import (
 	"github.com/triggerd/triggerd/pkg/tracker"
 )
 
-func (s *Subscription) promotion() Promotion {
-	return Promotion{Args: maps.Clone(s.Args), ToColumn: s.ToColumn}
+func (v *Evaluator) promotion(row *Effect, s *Subscription) (Promotion, error) {
+	r, err := v.render(row, s)
+	return Promotion{Args: maps.Clone(r.args), ToColumn: s.ToColumn}, err
 }
 
 // promote stamps the bot and its arguments onto the row's card, and moves it if

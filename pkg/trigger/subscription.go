@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/triggerd/triggerd/pkg/tracker"
@@ -48,9 +47,15 @@ type Subscription struct {
 	Consume []string `json:"consume,omitempty"`
 	// Rank decides which of several takers of one label gets it: the lowest.
 	Rank int `json:"rank"`
-	// Args and Vars are handed to the bot as they are.
+	// Args and Vars are handed to the bot, with what stands in ${…} evaluated
+	// on the event.
 	Args map[string]string `json:"args,omitempty"`
 	Vars map[string]string `json:"vars,omitempty"`
+
+	// Failing says why evaluations of the subscription keep failing, and
+	// FailingSince when that was noticed; the next edit clears both.
+	Failing      string    `json:"failing,omitempty"`
+	FailingSince time.Time `json:"failing_since,omitempty,omitzero"`
 
 	Requires  []string  `json:"requires,omitempty"`
 	UpdatedAt time.Time `json:"updated_at"`
@@ -180,7 +185,11 @@ func (s *Subscription) Validate() error {
 	if err := validateArgs("args", s.Args); err != nil {
 		return err
 	}
-	return validateArgs("vars", s.Vars)
+	if err := validateArgs("vars", s.Vars); err != nil {
+		return err
+	}
+	_, err := compileTexts(s)
+	return err
 }
 
 func validateList(field string, list []string, maxBytes int) error {
@@ -205,8 +214,6 @@ func validateArgs(field string, args map[string]string) error {
 			return tracker.Fieldf(field, "names must match %s", argName)
 		case len(v) > argMaxBytes:
 			return tracker.Fieldf(field+"."+name, "at most %d bytes", argMaxBytes)
-		case strings.Contains(v, "${"):
-			return tracker.Fieldf(field+"."+name, "expressions (${…}) are not part of this version")
 		}
 	}
 	return nil

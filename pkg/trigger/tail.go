@@ -39,7 +39,7 @@ type Tail struct {
 	Cards  tracker.CardStore
 	Log    EventLog
 	Heads  Heads
-	Config configReader
+	Config tailConfig
 	Outbox EffectOutbox
 	Lanes  Lanes
 	Clock  Clock
@@ -346,6 +346,7 @@ func (t *Tail) drain(ctx context.Context, tenantID string, stepsIn bool) (Draine
 	t.setSmall(tenantID, false)
 	if mine {
 		judged.log(t.Logger)
+		t.flag(ctx, judged.failing)
 	}
 	return Drained{Moved: true, More: mine && (to < head.Seq || hole)}, nil
 }

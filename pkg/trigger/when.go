@@ -14,6 +14,7 @@ import (
 	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/interpreter"
 
 	"github.com/triggerd/triggerd/pkg/tracker"
@@ -198,7 +199,7 @@ func (x *expression) holds(f *facts, card *cardFacts) (bool, error) {
 	return bool(b), nil
 }
 
-func (x *expression) value(f *facts, card *cardFacts) (out any, err error) {
+func (x *expression) value(f *facts, card *cardFacts) (out ref.Val, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)

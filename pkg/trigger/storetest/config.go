@@ -65,6 +65,7 @@ func testRefs(t *testing.T, b *bundle) {
 		On:      trigger.EventFilter{Kinds: []tracker.Kind{tracker.KindLabeled}, BoardID: "b1", Actors: []string{"mona"}},
 		If:      trigger.Conditions{Columns: []string{"open"}, LabelsAll: []string{"a"}, LabelsAny: []string{"b"}, LabelsNone: []string{"c"}, Assignees: []string{"d"}},
 		Consume: []string{"a"}, Args: map[string]string{"k": "v"}, Vars: map[string]string{"x": "y"}, UpdatedAt: b.real.Now(),
+		When: `card.title != ""`, Failing: "when: division by zero", FailingSince: b.real.Now(),
 	}
 	require.NoError(t, b.real.SubscriptionSave(ctx, full))
 	require.NoError(t, b.real.SubscriptionSave(ctx, &trigger.Subscription{TenantID: tenant, ID: "s2", Name: "two", Revision: 1}))
