@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -384,4 +385,32 @@ func TestManyAtOnce(t *testing.T) {
 	}
 	b.mustApply(t, fullFile)
 	require.False(t, b.mustApply(t, fullFile).Changed())
+}
+
+func TestApplyWhenAndExpressions(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	text := edit(t, fullFile, "args: {model: large}", "when: event.kind == \"card.labeled\" && actor.id != \"carol\"\n        args: {model: large, title: 'Fix ${card.title}', price: '$${x}'}")
+	b.mustApply(t, text)
+	get := func() *trigger.Subscription {
+		subs, err := b.SubscriptionList(t.Context(), "acme")
+		require.NoError(t, err)
+		i := slices.IndexFunc(subs, func(s trigger.Subscription) bool { return s.Name == "implement" })
+		return &subs[i]
+	}
+	s := get()
+	require.Equal(t, `event.kind == "card.labeled" && actor.id != "carol"`, s.When)
+	require.Equal(t, map[string]string{"model": "large", "title": "Fix ${card.title}", "price": "$${x}"}, s.Args)
+	require.False(t, b.mustApply(t, text).Changed())
+
+	// Flagged as failing: a file that says the same changes nothing, an edit
+	// takes the flag off.
+	s.Failing, s.FailingSince, s.Revision = "when: division by zero", b.Now(), s.Revision+1
+	require.NoError(t, b.SubscriptionSave(t.Context(), s))
+	require.False(t, b.mustApply(t, text).Changed())
+	require.NotEmpty(t, get().Failing)
+	r := b.mustApply(t, edit(t, text, "carol", "dave"))
+	require.Contains(t, line(t, r, KindSubscription, "implement").Details[0], "when: ")
+	require.Empty(t, get().Failing)
+	require.Zero(t, get().FailingSince)
 }

@@ -53,7 +53,7 @@ func TestParseErrors(t *testing.T) {
 		{"unknown at the top", "tenants:", "version: 1\ntenants:", []fault{{1, "version", "unknown field (allowed: tenants)"}}},
 		{"unknown with an odd name", "rank:", `"ra\nnk":`, []fault{{27, sub + `["ra\nnk"]`, "unknown field"}}},
 		{"merge key", "rank: 10", "<<: {rank: 10}", []fault{{27, sub + `["<<"]`, "unknown field"}}},
-		{"when", "if: {", "if: {when: 'true', ", []fault{{24, sub + ".if.when", notHere}}},
+		{"when in the wrong place", "if: {", "if: {when: 'true', ", []fault{{24, sub + ".if.when", "unknown field (allowed: columns,"}}},
 		{"max_per_minute", "rank: 10", "max_per_minute: 10", []fault{{27, sub + ".max_per_minute", notHere}}},
 		{"projections outside a tenant", "tenants:", "projections: []\ntenants:", []fault{{1, "projections", "unknown field (allowed: tenants)"}}},
 		{"schedules", "    boards:", "    schedules: []\n    boards:", []fault{{4, tenant + ".schedules", notHere}}},
@@ -211,10 +211,20 @@ func TestResolveErrors(t *testing.T) {
 			{24, sub + ".if.labels_none[1]", "1 to 255 bytes"}, {24, sub + ".if.assignees[0]", "1 to 255 bytes"},
 		}},
 		{"consume", "consume: [ship-it]", "consume: [ship-it, x]", nil, []fault{{26, sub + ".consume[1]", "must also stand in if.labels_all"}}},
-		{"args", "{model: large}", "{'a b': x, c: '${x}'}", nil, []fault{
-			{28, sub + `.args["a b"]`, "names must match"}, {28, sub + ".args.c", notHere},
+		{"args", "{model: large}", "{'a b': x, c: 'a ${x}'}", nil, []fault{
+			{28, sub + `.args["a b"]`, "names must match"}, {28, sub + ".args.c", "line 1, column 5: undeclared reference to 'x'"},
 		}},
-		{"vars", "vars: {}", "vars: {c: '${x}'}", nil, []fault{{29, sub + ".vars.c", notHere}}},
+		{"vars", "vars: {}", "vars: {c: '${card.labels}'}", nil, []fault{{29, sub + ".vars.c", "must yield a text"}}},
+		{"when", "rank: 10", "rank: 10\n        when: |\n          card.title != \"\" &&\n          card.titel != \"x\"", nil, []fault{
+			{28, sub + ".when", "line 2, column 5: undefined field 'titel'"},
+		}},
+		{"when beside another fault", "rank: 10", "rank: 10\n        mode: later\n        when: 'card.labels'", nil, []fault{
+			{28, sub + ".mode", "must be direct or promote"}, {29, sub + ".when", "must be true or false"},
+		}},
+		{"when of an event, of the state alone", "on: {from: open, to: done, board: issues}", "when: event.kind == \"card.moved\"", nil, []fault{
+			{31, second + ".when", "event can be named only with on.kinds, on.from or on.to"},
+		}},
+		{"when that is no condition", "on: {from: open, to: done, board: issues}", "when: 'true'", nil, []fault{{31, second + ".when", "always the same"}}},
 		{"from needs moved", "{from: open", "{kinds: [card.edited], from: open", nil, []fault{{31, second + ".on.kinds", "need card.moved"}}},
 		{"matches everything", "on: {from: open, to: done, board: issues}", "on: {board: issues}", nil, []fault{{30, second, "on, if: name a kind"}}},
 		{"no filter", "        on: {from: open, to: done, board: issues}\n", "", nil, []fault{{30, second, "on, if: at least one"}}},

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
@@ -36,8 +37,9 @@ func (t *tenantPlan) planSubscriptions() {
 			room.take(spec.path)
 		}
 		next.Name, next.Enabled, next.On, next.If = want.Name, want.Enabled, want.On, want.If
-		next.Mode, next.ToColumn = want.Mode, want.ToColumn
+		next.When, next.Mode, next.ToColumn = want.When, want.Mode, want.ToColumn
 		next.BotID, next.Consume, next.Rank, next.Args, next.Vars = want.BotID, want.Consume, want.Rank, want.Args, want.Vars
+		next.Failing, next.FailingSince = "", time.Time{} // an edit may mend it
 		next.Revision++
 		next.UpdatedAt = t.now
 		if was != nil && len(was.Requires) > 0 && len(d) > 0 {
@@ -144,6 +146,7 @@ func (t *tenantPlan) diffSubscription(was, want *trigger.Subscription) diff {
 	diffList(&d, "if.labels_any", was.If.LabelsAny, want.If.LabelsAny)
 	diffList(&d, "if.labels_none", was.If.LabelsNone, want.If.LabelsNone)
 	diffList(&d, "if.assignees", was.If.Assignees, want.If.Assignees)
+	diffValue(&d, "when", was.When, want.When)
 	diffValue(&d, "bot", t.nameOf(was.BotID), t.nameOf(want.BotID))
 	diffValue(&d, "mode", modeOf(was), modeOf(want))
 	diffValue(&d, "to_column", was.ToColumn, want.ToColumn)
@@ -220,6 +223,14 @@ func faults(s *trigger.Subscription) []tracker.FieldError {
 		probe := alone()
 		probe.Vars = map[string]string{name: s.Vars[name]}
 		note(probe, "vars", fieldPath("vars", name))
+	}
+	when := alone()
+	if len(s.On.Kinds) == 0 && s.On.From == "" && s.On.To == "" {
+		when.On = trigger.EventFilter{}
+	}
+	when.When = s.When
+	if s.When != "" {
+		note(when, "when", "")
 	}
 	mode := alone()
 	mode.Mode, mode.ToColumn = s.Mode, s.ToColumn
