@@ -36,6 +36,10 @@ lint: bin/golangci-lint ## Lint, and hold the import direction
 fmt: bin/golangci-lint ## Format
 	bin/golangci-lint fmt ./...
 
+.PHONY: docs
+docs: ## Write the table of cases into docs/matching.md
+	go generate ./pkg/trigger
+
 # Pinned in a module of its own, outside the product's module graph. A cold
 # build takes about two minutes.
 bin/golangci-lint: tools/go.mod

@@ -12,3 +12,20 @@ func Render(s *Subscription, e *Event) (args, vars map[string]string, err error)
 	r, err := t.render(s, e)
 	return r.args, r.vars, err
 }
+
+// MatchAll matches events against subscriptions as the tail does; the function
+// returns how many evaluations an event took and how many rows it owes.
+func MatchAll(subs []Subscription, clock Clock) func(e *Event) (evaluated int64, rows int) {
+	set := make(map[string]*Matcher, len(subs))
+	for i := range subs {
+		set[subs[i].ID] = storedMatcher(&subs[i])
+	}
+	t := &Tail{Clock: clock}
+	w := watchers{subs: compile(set)}
+	return func(e *Event) (int64, int) {
+		var out judged
+		before := t.evals.Load()
+		t.match(&out, e, w)
+		return t.evals.Load() - before, len(out.rows)
+	}
+}
