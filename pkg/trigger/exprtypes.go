@@ -220,7 +220,7 @@ func (x exprCost) EstimateCallCost(function, _ string, _ *cost.AstNode, args []c
 		return nil
 	}
 	return &cost.CallEstimate{
-		CostEstimate: cost.CostEstimate{Min: 1, Max: foldCost(size.Max)},
+		CostEstimate: cost.Estimate{Min: 1, Max: foldCost(size.Max)},
 		ResultSize:   &cost.SizeEstimate{Min: 0, Max: foldGrowth * size.Max},
 	}
 }

@@ -151,7 +151,7 @@ func TestMatchingDoc(t *testing.T) {
 	require.True(t, ok)
 	want := before + begin + table() + end + after
 	if *updateDocs {
-		require.NoError(t, os.WriteFile(matchingDoc, []byte(want), 0o644)) //nolint:gosec // a document
+		require.NoError(t, os.WriteFile(matchingDoc, []byte(want), 0o644))
 		return
 	}
 	require.Equal(t, want, string(text), "docs/matching.md is not what the cases say: run `make docs`")

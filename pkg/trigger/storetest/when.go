@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -124,7 +125,7 @@ func testWhenFlagged(t *testing.T, b *bundle) {
 	require.Empty(t, flagged().Failing)
 	require.EqualValues(t, 1, flagged().Revision)
 
-	for i := range 5 {
+	for i := range trigger.FailingAfter + 5 {
 		b.fresh(t, fmt.Sprint("d", i))
 		flagged()
 	}
@@ -143,7 +144,8 @@ func testWhenFlagLoses(t *testing.T, b *bundle) {
 	for i := range trigger.FailingAfter {
 		b.fresh(t, fmt.Sprint("c", i))
 	}
-	b.tail.Config = &editing{Config: b.faults, before: func() { b.edit(t, "s1", when(`has(card.title)`)) }}
+	mend := sync.OnceFunc(func() { b.edit(t, "s1", when(`has(card.title)`)) })
+	b.tail.Config = &editing{Config: b.faults, before: mend}
 	b.drain(t)
 	require.EqualValues(t, trigger.FailingAfter, b.head(t).Cursor)
 	s, err := b.real.SubscriptionGet(ctx, tenant, "s1")
