@@ -241,15 +241,25 @@ func (s *Store) EventSeqsByEID(ctx context.Context, tenantID string, eids []stri
 	return out, nil
 }
 
-// EventList implements trigger.EventLog. Each event is decoded on its own, so
-// that one that can't be does not hide the others (T5).
+// EventList implements trigger.EventLog.
 func (s *Store) EventList(ctx context.Context, tenantID string, after, upTo int64) ([]trigger.Event, error) {
+	events, err := s.eventsFind(ctx, tenantID, seqRange(tenantID, after, upTo), options.Find())
+	if err != nil {
+		return nil, fmt.Errorf("list events of %s after %d: %w", tenantID, after, err)
+	}
+	// The range bounds the read, so it is sorted here.
+	slices.SortFunc(events, func(a, b trigger.Event) int { return cmp.Compare(a.Seq, b.Seq) })
+	return events, nil
+}
+
+// eventsFind reads events. Each is decoded on its own, so that one that can't
+// be does not hide the others (T5).
+func (s *Store) eventsFind(ctx context.Context, tenantID string, filter bson.D, opts *options.FindOptionsBuilder) ([]trigger.Event, error) {
 	ctx, cancel := s.op(ctx)
 	defer cancel()
-	wrap := func(err error) error { return fmt.Errorf("list events of %s after %d: %w", tenantID, after, err) }
-	cur, err := s.db.Collection(collEvents).Find(ctx, seqRange(tenantID, after, upTo), options.Find().SetBatchSize(findBatch))
+	cur, err := s.db.Collection(collEvents).Find(ctx, filter, opts.SetBatchSize(findBatch))
 	if err != nil {
-		return nil, wrap(err)
+		return nil, err
 	}
 	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
 	var events []trigger.Event
@@ -258,16 +268,11 @@ func (s *Store) EventList(ctx context.Context, tenantID string, after, upTo int6
 		if err := cur.Decode(&d); err != nil {
 			seq, ok := cur.Current.Lookup("seq").AsInt64OK()
 			if !ok {
-				return nil, wrap(fmt.Errorf("an event without a seq: %w", err))
+				return nil, fmt.Errorf("an event without a seq: %w", err)
 			}
 			d.V = trigger.Event{TenantID: tenantID, Seq: seq, Undecodable: err.Error()}
 		}
 		events = append(events, d.V)
 	}
-	if err := cur.Err(); err != nil {
-		return nil, wrap(err)
-	}
-	// The range bounds the read, so it is sorted here.
-	slices.SortFunc(events, func(a, b trigger.Event) int { return cmp.Compare(a.Seq, b.Seq) })
-	return events, nil
+	return events, cur.Err()
 }

@@ -81,6 +81,23 @@ func TestIndexesAreUsed(t *testing.T) {
 			require.Len(t, found, 500)
 			return err
 		}},
+		{"EventListByCard", "board_events", []string{"tenant_card_seq"}, func() error {
+			found, err := store.EventListByCard(ctx, tenant, "c7", 1001, 50)
+			require.Len(t, found, 10)
+			require.EqualValues(t, 908, found[0].Seq)
+			return err
+		}},
+		{"EventListByCard, in spans", "board_events", []string{"tenant_card_seq", "tenant_card_seq", "tenant_card_seq"}, func() error {
+			found, err := store.EventListByCard(ctx, tenant, "c7", 20_000, 50)
+			require.Len(t, found, 10)
+			return err
+		}},
+		{"EffectListBySubscription", "trigger_effects", []string{"subscription_seq"}, func() error {
+			found, err := store.EffectListBySubscription(ctx, tenant, "s01", 600, 50)
+			require.Len(t, found, 50)
+			require.EqualValues(t, 599, found[0].EventSeq)
+			return err
+		}},
 		{"EventSeqs", "board_events", []string{"tenant_seq"}, func() error { _, err := store.EventSeqs(ctx, tenant, 100, 600); return err }},
 		{"EventSeqsByEID", "board_events", []string{"tenant_eid"}, func() error {
 			found, err := store.EventSeqsByEID(ctx, tenant, eids)
@@ -285,7 +302,7 @@ func seedForIndexes(t *testing.T, store *boardmongo.Store, now time.Time) {
 		}
 		for j := range 1000 {
 			e := trigger.Event{TenantID: tn(i), Seq: int64(j + 1), Source: trigger.SourceBoard, LoggedAt: old}
-			e.EID = fmt.Sprintf("board:%s-%d", tn(i), e.Seq)
+			e.EID, e.CardID = fmt.Sprintf("board:%s-%d", tn(i), e.Seq), fmt.Sprint("c", j%100)
 			add("board_events", keyed(e.ID(), e))
 			row := trigger.Effect{
 				ID: trigger.EffectID(e.ID(), "s01"), TenantID: tn(i), Kind: trigger.KindLaunch, SubscriptionID: "s01", Lane: fmt.Sprint("bot:b", j%3), EventSeq: e.Seq,

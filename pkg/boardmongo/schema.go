@@ -79,6 +79,7 @@ func indexes() []index {
 		{coll: collCards, name: "pending_at", keys: asc("pending_at"), partial: bson.D{{Key: "pending_at", Value: exists}}},
 		{coll: collEvents, name: "tenant_seq", keys: asc("tenant_id", "seq"), unique: true},
 		{coll: collEvents, name: "tenant_eid", keys: asc("tenant_id", "eid"), unique: true},
+		{coll: collEvents, name: "tenant_card_seq", keys: asc("tenant_id", "card_id", "seq")},
 		{coll: collHeads, name: "dirty_drain_after", keys: asc("drain_after"), partial: bson.D{{Key: "dirty", Value: true}}},
 		{coll: collLanes, name: "due_at", keys: asc("due_at"), partial: bson.D{{Key: "due_at", Value: exists}}},
 		{
@@ -94,6 +95,9 @@ func indexes() []index {
 			partial: bson.D{{Key: "state", Value: in([]trigger.State{trigger.StateFailed, trigger.StateReconcile, trigger.StateHeld, trigger.StateDiscarded})}},
 		},
 		{coll: collEffects, name: "held", keys: asc("tenant_id", "subscription_id"), partial: bson.D{{Key: "state", Value: trigger.StateHeld}}},
+		// Partial, so that it serves reads of a span of seqs alone: for another
+		// read of a subscription's rows a server would rather sort all of them.
+		{coll: collEffects, name: "subscription_seq", keys: asc("tenant_id", "subscription_id", "event_seq"), partial: bson.D{{Key: "event_seq", Value: exists}}},
 		{coll: collEffects, name: "expire_at_ttl", keys: asc("expire_at"), ttlNow: true, partial: bson.D{{Key: "expire_at", Value: exists}}},
 		{coll: collDeliveries, name: "at_ttl", keys: asc("at"), ttl: trigger.DeliveriesKept},
 		{coll: collTokens, name: "hash", keys: asc("hash"), unique: true},

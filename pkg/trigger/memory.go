@@ -280,6 +280,15 @@ func (m *MemoryEffectOutbox) EffectList(_ context.Context, p EffectListParams) (
 	return rows[:min(len(rows), p.Limit)], nil
 }
 
+// EffectListBySubscription implements EffectOutbox.
+func (m *MemoryEffectOutbox) EffectListBySubscription(_ context.Context, tenantID, subscriptionID string, before int64, limit int) ([]Effect, error) {
+	rows := m.list(func(row *Effect) bool {
+		return row.TenantID == tenantID && row.SubscriptionID == subscriptionID && row.EventSeq < before
+	})
+	slices.SortFunc(rows, func(a, b Effect) int { return cmp.Compare(b.EventSeq, a.EventSeq) })
+	return rows[:min(len(rows), limit)], nil
+}
+
 func (m *MemoryEffectOutbox) list(want func(*Effect) bool) []Effect {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -45,6 +45,10 @@ type EventLog interface {
 	// EventList returns the events with after < seq <= upTo, by seq. One that
 	// can't be decoded comes with Undecodable set (T5).
 	EventList(ctx context.Context, tenantID string, after, upTo int64) ([]Event, error)
+	// EventListByCard returns up to limit events of one card with seq < before,
+	// newest first. One that can't be decoded comes as from EventList, with
+	// its card. Its cost does not depend on other cards' events.
+	EventListByCard(ctx context.Context, tenantID, cardID string, before int64, limit int) ([]Event, error)
 }
 
 // Heads keeps each tenant's seq and cursor.
@@ -221,6 +225,10 @@ type EffectOutbox interface {
 	EffectListByEvent(ctx context.Context, tenantID, eventID string) ([]Effect, error)
 	// EffectList returns a page of rows, by id, without the bodies.
 	EffectList(ctx context.Context, p EffectListParams) ([]Effect, error)
+	// EffectListBySubscription returns up to limit rows of one subscription
+	// whose events have seq < before, newest event first, without the bodies.
+	// Its cost does not depend on other subscriptions' rows.
+	EffectListBySubscription(ctx context.Context, tenantID, subscriptionID string, before int64, limit int) ([]Effect, error)
 	// EffectsHeld returns up to limit subscriptions that have held rows, of
 	// all tenants, after one, by tenant and id.
 	EffectsHeld(ctx context.Context, after SubscriptionKey, limit int) ([]SubscriptionKey, error)
