@@ -1,7 +1,6 @@
 package trigger
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -325,8 +324,7 @@ func (v *Evaluator) betterTakers(ctx context.Context, row *Effect) (ids []string
 	}
 	for i := range rows {
 		o := &rows[i]
-		before := cmp.Or(cmp.Compare(o.Rank, row.Rank), cmp.Compare(o.SubscriptionID, row.SubscriptionID)) < 0
-		if !before || !slices.ContainsFunc(o.Consume, func(l string) bool { return foldContains(row.Consume, l) }) {
+		if !ranksBefore(o, row) || !slices.ContainsFunc(o.Consume, func(l string) bool { return foldContains(row.Consume, l) }) {
 			continue
 		}
 		if o.ConsumeMarked {

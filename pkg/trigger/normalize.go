@@ -22,7 +22,7 @@ func (n Normalized) failed() bool { return n.Err != nil }
 // NormalizeBoardEvents gives the events of one tenant that carry no snapshot
 // (an older or foreign emitter's) the card as it stands. The others need no
 // read. The cards are read in one query, and singly when that fails.
-func NormalizeBoardEvents(ctx context.Context, cards tracker.CardStore, tenantID string, events []Event) []Normalized {
+func NormalizeBoardEvents(ctx context.Context, cards cardReader, tenantID string, events []Event) []Normalized {
 	out := make([]Normalized, len(events))
 	var ids []string
 	need := make(map[string]bool)
