@@ -24,12 +24,12 @@ type question struct {
 
 func (q *question) answer(ctx context.Context) error {
 	if err := checkFeatures("the subscription", q.sub.Requires); err != nil {
-		q.out.Answer, q.out.Sentence = AnswerUnknownFeatures, capitalized(err.Error()+": ask a replica of that version")
+		q.say(AnswerUnknownFeatures, "%s: ask one that does.", capitalized(err.Error()))
 		return nil
 	}
 	var err error
 	if q.asked, err = ask(q.sub); err != nil {
-		q.out.Answer, q.out.Sentence = AnswerEvaluation, capitalized("The subscription can't be evaluated: "+err.Error())
+		q.say(AnswerEvaluation, "The subscription can't be evaluated: %s.", err)
 		return nil
 	}
 	if q.sub.Paused {

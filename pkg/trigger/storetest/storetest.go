@@ -34,6 +34,7 @@ func Run(t *testing.T, open func(t *testing.T) trigger.Store) {
 	runProjections(t, open)
 	runDeadLetters(t, open)
 	runAll(t, open, whenTests())
+	runAll(t, open, explainTests())
 	for name, test := range map[string]func(*testing.T, *bundle){
 		"TestE1_WriteIsConditionalOnRevAndIncarnation": testE1Conditional,
 		"TestE1_ConcurrentChangesChain":                testE1Chain,
