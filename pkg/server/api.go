@@ -132,7 +132,7 @@ func (s *Server) authenticate(api huma.API) func(huma.Context, func(huma.Context
 				return
 			}
 		}
-		if ctx.Method() != http.MethodGet && token.Role != trigger.RoleAdmin && token.Role != trigger.RoleEditor {
+		if !mayRead(ctx.Operation(), ctx.Method()) && token.Role != trigger.RoleAdmin && token.Role != trigger.RoleEditor {
 			refuse(http.StatusForbidden, "the token may only read: an editor's or an admin's is required")
 			return
 		}
@@ -268,6 +268,7 @@ func (s *Server) register(api huma.API) {
 	s.registerBulk(api)
 	s.registerPauses(api)
 	s.registerCards(api)
+	s.registerExplain(api)
 }
 
 // EventPage is a page of the log.

@@ -395,6 +395,7 @@ func TestTheStoreFailsUnderTheAPI(t *testing.T) {
 	for op, call := range map[string]string{
 		"list-effects": "EffectList", "get-effect": "EffectGet", "get-card": "CardGet", "list-events": "EventList",
 		"get-tenant": "TenantGet", "list-pauses": "PauseList", "list-cards": "CardListByBot",
+		"explain-card": "CardGet", "log-subscription": "SubscriptionGet",
 	} {
 		for _, failing := range []string{call, "TokenByHash"} {
 			b.store.fail(failing)

@@ -157,3 +157,7 @@ func (f *faultStore) DeliveryRecord(ctx context.Context, tenantID, hookID, deliv
 func (f *faultStore) TokenByHash(ctx context.Context, hash string) (*trigger.Token, error) {
 	return ask(ctx, f, "TokenByHash", func() (*trigger.Token, error) { return f.Store.TokenByHash(ctx, hash) })
 }
+
+func (f *faultStore) HeadGet(ctx context.Context, id string) (*trigger.Head, error) {
+	return ask(ctx, f, "HeadGet", func() (*trigger.Head, error) { return f.Store.HeadGet(ctx, id) })
+}

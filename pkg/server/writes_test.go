@@ -103,15 +103,17 @@ func (b *bundle) writes(t *testing.T) map[string]call {
 		return got
 	}
 	out := map[string]call{
-		"prepare-bulk":        {http.MethodPost, "/v1/tenants/acme/effects/bulk", `{"action":"replay","filter":{"state":"failed"}}`, 201, "", "BulkCreate"},
-		"pause-fleet":         {http.MethodPut, "/v1/pause", `{"note":"n"}`, 200, "", "PauseSet"},
-		"resume-fleet":        {http.MethodDelete, "/v1/pause", "", 204, "", "PauseClear"},
-		"pause-tenant":        {http.MethodPut, "/v1/tenants/acme/pause", `{}`, 200, "", "PauseSet"},
-		"resume-tenant":       {http.MethodDelete, "/v1/tenants/acme/pause", "", 204, "", "PauseClear"},
-		"pause-bot":           {http.MethodPut, "/v1/tenants/acme/bots/" + botID + "/pause", "", 200, "", "PauseSet"},
-		"resume-bot":          {http.MethodDelete, "/v1/tenants/acme/bots/" + botID + "/pause", "", 204, "", "PauseClear"},
-		"pause-subscription":  {http.MethodPost, "/v1/tenants/acme/subscriptions/sub-1/pause", `{"note":"n"}`, 200, "", "SubscriptionGet"},
-		"resume-subscription": {http.MethodPost, "/v1/tenants/acme/subscriptions/sub-1/resume", "", 200, "", "SubscriptionGet"},
+		"prepare-bulk":         {http.MethodPost, "/v1/tenants/acme/effects/bulk", `{"action":"replay","filter":{"state":"failed"}}`, 201, "", "BulkCreate"},
+		"pause-fleet":          {http.MethodPut, "/v1/pause", `{"note":"n"}`, 200, "", "PauseSet"},
+		"resume-fleet":         {http.MethodDelete, "/v1/pause", "", 204, "", "PauseClear"},
+		"pause-tenant":         {http.MethodPut, "/v1/tenants/acme/pause", `{}`, 200, "", "PauseSet"},
+		"resume-tenant":        {http.MethodDelete, "/v1/tenants/acme/pause", "", 204, "", "PauseClear"},
+		"pause-bot":            {http.MethodPut, "/v1/tenants/acme/bots/" + botID + "/pause", "", 200, "", "PauseSet"},
+		"resume-bot":           {http.MethodDelete, "/v1/tenants/acme/bots/" + botID + "/pause", "", 204, "", "PauseClear"},
+		"pause-subscription":   {http.MethodPost, "/v1/tenants/acme/subscriptions/sub-1/pause", `{"note":"n"}`, 200, "", "SubscriptionGet"},
+		"dry-run-draft":        {http.MethodPost, "/v1/tenants/acme/subscriptions/dry-run?last=5", goodDraft, 200, "", "HeadGet"},
+		"dry-run-subscription": {http.MethodPost, "/v1/tenants/acme/subscriptions/sub-1/dry-run", "", 200, "", "SubscriptionGet"},
+		"resume-subscription":  {http.MethodPost, "/v1/tenants/acme/subscriptions/sub-1/resume", "", 200, "", "SubscriptionGet"},
 	}
 	for i, c := range []struct {
 		op, what string
@@ -200,9 +202,12 @@ func TestRolesOfWrites(t *testing.T) {
 		fleet := strings.HasSuffix(op, "-fleet")
 		for name, token := range map[string]string{"viewer": viewer, "a role of a newer version": TokenPrefix + "odd"} {
 			a := b.write(t, token, c)
-			if fleet {
+			switch {
+			case strings.HasPrefix(op, "dry-run-"):
+				require.Equal(t, 200, a.status, "%s, %s: it writes nothing", op, name)
+			case fleet:
 				require.Equal(t, 404, a.status, "%s, %s", op, name)
-			} else {
+			default:
 				require.Equal(t, 403, a.status, "%s, %s: %s", op, name, a.body)
 				require.Contains(t, a.problem(t).Detail, "editor")
 			}
@@ -302,6 +307,19 @@ func TestBodiesOfWrites(t *testing.T) {
 		{"prepare-bulk", `{"action":"replay","filter":{"state":"failed","reason":"bored"}}`, 422, "body.filter.reason"},
 		{"prepare-bulk", `{"action":"replay","filter":{"state":"failed","tenant":"other"}}`, 422, "body.filter"},
 		{"prepare-bulk", `{"action":"replay","filter":{"state":"failed"},"note":"\t"}`, 422, "body.note"},
+		{"dry-run-draft", ``, 400, ""},
+		{"dry-run-draft", `"s3cret`, 400, "body"},
+		{"dry-run-draft", `"s3cret"`, 422, "body.subscription"},
+		{"dry-run-draft", `{}`, 422, "body.name"},
+		{"dry-run-draft", `{"name":"x","bot_id":"b"}`, 422, "body.on, if"},
+		{"dry-run-draft", `{"name":7}`, 422, "body.name"},
+		{"dry-run-draft", `{"name":"x","on":{"kinds":"s3cret"}}`, 422, "body.on.kinds"},
+		{"dry-run-draft", `{"name":"x","bot_id":"b","on":{"kinds":["s3cret"]}}`, 422, "body.on.kinds[0]"},
+		{"dry-run-draft", `{"name":"x","wehn":"s3cret"}`, 422, "body.wehn"},
+		{"dry-run-draft", `{"s3cret'":1}`, 422, "body.subscription"},
+		{"dry-run-draft", `{"tenant_id":"other","name":"x","bot_id":"b","if":{"labels_all":["x"]}}`, 422, "body.tenant_id"},
+		{"dry-run-draft", `{"requires":["s3cret"],"name":"x","bot_id":"b","if":{"labels_all":["x"]}}`, 422, "body.requires"},
+		{"dry-run-draft", `{"name":"` + strings.Repeat("n", draftMaxBytes) + `"}`, 413, ""},
 		{"run-bulk", `{}`, 422, "body"},
 		{"run-bulk", `{"digest":"` + strings.Repeat("0", 65) + `"}`, 422, "body.digest"},
 		{"run-bulk", `{"digest":"` + strings.Repeat("0", 64) + `"}`, 409, ""},

@@ -1,9 +1,15 @@
 package trigger
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/triggerd/triggerd/pkg/tracker"
@@ -102,6 +108,31 @@ func (x *Explainer) DryRun(ctx context.Context, tenantID string, s *Subscription
 		return nil, wrap(err)
 	}
 	return out, nil
+}
+
+var fieldName = regexp.MustCompile(`^json: unknown field "([a-z_]{1,30})"$`)
+
+// DraftDecode reads a subscription in the JSON form that it is stored in, and
+// refuses what it does not have; whether it can be saved is for DryRun to say.
+// The error is a *tracker.FieldError.
+func DraftDecode(data []byte) (*Subscription, error) {
+	var s Subscription
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	err := dec.Decode(&s)
+	if err == nil {
+		if _, more := dec.Token(); !errors.Is(more, io.EOF) {
+			return nil, tracker.Fieldf("subscription", "must be one object")
+		}
+		return &s, nil
+	}
+	if typ, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && typ.Field != "" {
+		return nil, tracker.Fieldf(typ.Field, "must not be a %s", strings.Fields(typ.Value)[0])
+	}
+	if m := fieldName.FindStringSubmatch(err.Error()); m != nil {
+		return nil, tracker.Fieldf(m[1], "is not a field of a subscription")
+	}
+	return nil, tracker.Fieldf("subscription", "must be a subscription as a JSON object, without other fields")
 }
 
 // dryRunLog goes through the tenant's log.
