@@ -26,7 +26,7 @@ type cli struct {
 	Apply   applyCmd   `cmd:"" help:"Make a database agree with a triggers.yaml."`
 	Tenants tenantsCmd `cmd:"" help:"Look at tenants."`
 	Effects effectsCmd `cmd:"" help:"Look at effects, and decide about dead letters."`
-	Subs    subsCmd    `cmd:"" help:"Look at subscriptions, pause and resume them."`
+	Subs    subsCmd    `cmd:"" help:"Look at subscriptions, explain them, pause and resume them."`
 	Pause   pauseCmd   `cmd:"" help:"Hold up the launches of a bot, a tenant or the fleet."`
 	Resume  resumeCmd  `cmd:"" help:"End a pause."`
 	Pauses  pausesCmd  `cmd:"" help:"List what is paused."`

@@ -141,6 +141,10 @@ type subsCmd struct {
 	Ls     subsLsCmd     `cmd:"" help:"List a tenant's subscriptions."`
 	Pause  subsPauseCmd  `cmd:"" help:"Hold what a subscription owes, until it is resumed."`
 	Resume subsResumeCmd `cmd:"" help:"End a subscription's pause and release what it held."`
+
+	Explain subsExplainCmd `cmd:"" help:"Say why a card did or did not fire subscriptions."`
+	DryRun  subsDryRunCmd  `cmd:"" help:"See what a subscription, or a draft, would make of stored events."`
+	Log     subsLogCmd     `cmd:"" help:"List what a subscription made, newest first."`
 }
 
 type subsLsCmd struct {
