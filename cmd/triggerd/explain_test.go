@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/stretchr/testify/require"
 
 	"github.com/triggerd/triggerd/pkg/tracker"
@@ -61,7 +61,7 @@ func TestSubsExplain(t *testing.T) {
 	t.Parallel()
 	o := newExplainOps(t)
 	table := o.ok(t, "subs", "explain", "--tenant", "acme", "--card", "c1")
-	require.Regexp(t, regexp.MustCompile(`(?m)^sub-2 +ship +1 +pending +Event 1 \(card.created by mona \[2J\) fired it`), table)
+	require.Regexp(t, `(?m)^sub-2 +ship +1 +pending +Event 1 \(card.created by mona \[2J\) fired it`, table)
 	require.Contains(t, table, "greet", "all subscriptions")
 	table = o.ok(t, "subs", "explain", "--tenant", "acme", "--card", "c2", "--subscription", "sub-2")
 	require.Contains(t, table, "condition_failed")
@@ -129,7 +129,7 @@ func TestSubsLog(t *testing.T) {
 	t.Parallel()
 	o := newExplainOps(t)
 	table := o.ok(t, "subs", "log", "sub-2", "--tenant", "acme")
-	require.Regexp(t, regexp.MustCompile(`(?m)^3 +card.created +c3 +pending `), table)
+	require.Regexp(t, `(?m)^3 +card.created +c3 +pending `, table)
 	require.Less(t, strings.Index(table, "c3"), strings.Index(table, "c1"), "newest first")
 	require.NotContains(t, table, "c2")
 	entries := parsed[[]trigger.LogEntry](t, o.ok(t, "subs", "log", "sub-2", "--tenant", "acme", "--limit", "1", "-o", "json"))
@@ -148,4 +148,34 @@ func TestSubsLog(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, parsed[[]trigger.LogEntry](t, o.ok(t, "subs", "log", "sub-1", "--tenant", "acme", "--limit", "120", "-o", "json")), 120)
 	require.Len(t, parsed[[]trigger.LogEntry](t, o.ok(t, "subs", "log", "sub-1", "--tenant", "acme", "--limit", "1000", "-o", "json")), 150)
+}
+
+// The commands of docs/explain.md are ones that there are, and its draft is one
+// that a dry run takes.
+func TestCommandsOfTheExplainDocs(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/explain.md")
+	require.NoError(t, err)
+	seen := make(map[string]int)
+	for line := range strings.Lines(string(text)) {
+		args, ok := strings.CutPrefix(strings.TrimSpace(line), "triggerd ")
+		if !ok {
+			continue
+		}
+		var c cli
+		parser, err := kong.New(&c, kong.Name("triggerd"), kong.DefaultEnvars("TRIGGERD"))
+		require.NoError(t, err)
+		ctx, err := parser.Parse(append(words(args), "--mongo-uri", nobody))
+		require.NoError(t, err, line)
+		seen[ctx.Command()]++
+	}
+	require.Equal(t, map[string]int{"subs explain": 2, "subs dry-run <id>": 2, "subs dry-run": 1, "subs log <id>": 1}, seen)
+	_, draft, ok := strings.Cut(string(text), "```yaml\n")
+	require.True(t, ok)
+	draft, _, _ = strings.Cut(draft, "```")
+	path := filepath.Join(t.TempDir(), "draft.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(draft), 0o600))
+	sub, err := readDraft(path)
+	require.NoError(t, err)
+	require.NoError(t, sub.Validate())
 }

@@ -1,10 +1,13 @@
 package server
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -155,4 +158,25 @@ func TestLogByAPI(t *testing.T) {
 		require.Equal(t, 422, a.status, name)
 		require.Equal(t, "after", a.problem(t).Errors[0].Field)
 	}
+}
+
+// The calls of docs/explain.md are ones that a viewer may make.
+func TestCallsOfTheExplainDocs(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/explain.md")
+	require.NoError(t, err)
+	b := history(t)
+	viewer, calls := b.token(t, "acme"), 0
+	fill := strings.NewReplacer("SUBSCRIPTION", "sub-1", "CARD", issueCard(), "BOT", botID)
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "curl ") {
+			continue
+		}
+		m := curlLine.FindStringSubmatch(line)
+		require.NotNil(t, m, "this test can't read: %s", line)
+		calls++
+		a := b.write(t, viewer, call{method: cmp.Or(m[1], http.MethodGet), path: "/v1/tenants/acme" + fill.Replace(m[2]), body: fill.Replace(m[3])})
+		require.Equal(t, 200, a.status, "%s\n%s", line, a.body)
+	}
+	require.Equal(t, 5, calls)
 }

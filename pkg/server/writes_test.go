@@ -315,7 +315,7 @@ func TestBodiesOfWrites(t *testing.T) {
 		{"dry-run-draft", `{"name":7}`, 422, "body.name"},
 		{"dry-run-draft", `{"name":"x","on":{"kinds":"s3cret"}}`, 422, "body.on.kinds"},
 		{"dry-run-draft", `{"name":"x","bot_id":"b","on":{"kinds":["s3cret"]}}`, 422, "body.on.kinds[0]"},
-		{"dry-run-draft", `{"name":"x","wehn":"s3cret"}`, 422, "body.wehn"},
+		{"dry-run-draft", `{"name":"x","whenever":"s3cret"}`, 422, "body.whenever"},
 		{"dry-run-draft", `{"s3cret'":1}`, 422, "body.subscription"},
 		{"dry-run-draft", `{"tenant_id":"other","name":"x","bot_id":"b","if":{"labels_all":["x"]}}`, 422, "body.tenant_id"},
 		{"dry-run-draft", `{"requires":["s3cret"],"name":"x","bot_id":"b","if":{"labels_all":["x"]}}`, 422, "body.requires"},

@@ -348,7 +348,7 @@ func testExplainSpent(t *testing.T, b *bundle) {
 	b.drain(t)
 	got = b.explained(t, "c1", "s-a-late", trigger.AnswerOneShotSpent, `the label "ship-it" went to the subscription s-first`, first)
 	require.Equal(t, &trigger.Taker{EffectID: first, SubscriptionID: "s-first", SubscriptionName: "s-first", Label: "ship-it"}, got.Taker)
-	require.EqualValues(t, event.Seq, got.Event.Seq, "taking the label off is no edge")
+	require.Equal(t, event.Seq, got.Event.Seq, "taking the label off is no edge")
 	b.explained(t, "c1", "s-first", trigger.AnswerFired)
 }
 
