@@ -286,6 +286,7 @@ func testExplainGuarded(t *testing.T, b *bundle) {
 	require.NoError(t, err)
 	require.True(t, moved)
 	b.explained(t, "c2", "s1", trigger.AnswerHeldByGuard, "looks at this event again")
+	b.create(t, "c3", "open", "bug") // not in the log: nobody can keep its seq
 	x := b.explainer()
 	for kept, want := range map[bool]trigger.Answer{true: trigger.AnswerHeldByGuard, false: trigger.AnswerNobodyKnows} {
 		x.Beyond = func(_ context.Context, s *trigger.Subscription, seq int64) (bool, error) {
@@ -296,6 +297,9 @@ func testExplainGuarded(t *testing.T, b *bundle) {
 		got, err := x.Explain(ctx, tenant, "c2", "s1")
 		require.NoError(t, err)
 		require.Equal(t, want, got.Answer)
+		got, err = x.Explain(ctx, tenant, "c3", "s1")
+		require.NoError(t, err)
+		require.Equal(t, trigger.AnswerNotRead, got.Answer)
 	}
 }
 
@@ -350,6 +354,18 @@ func testExplainSpent(t *testing.T, b *bundle) {
 	require.Equal(t, &trigger.Taker{EffectID: first, SubscriptionID: "s-first", SubscriptionName: "s-first", Label: "ship-it"}, got.Taker)
 	require.Equal(t, event.Seq, got.Event.Seq, "taking the label off is no edge")
 	b.explained(t, "c1", "s-first", trigger.AnswerFired)
+	// The rows of the event tell, whatever has become of the card.
+	b.stamped(t, "c1", "ship-it", "")
+	require.Equal(t, first, b.explained(t, "c1", "s-a-late", trigger.AnswerOneShotSpent).Taker.EffectID)
+}
+
+// stamped says on the card who spent the label.
+func (b *bundle) stamped(t *testing.T, card, label, by string) {
+	t.Helper()
+	b.change(t, card, func(card *tracker.Card, now time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
+		card.Stamps.SetLabel(tracker.LabelStamp{Label: label, Stamp: tracker.Stamp{At: now}, SpentBy: by})
+		return card, nil, nil
+	})
 }
 
 func testExplainOtherEvent(t *testing.T, b *bundle) {
@@ -367,6 +383,13 @@ func testExplainOtherEvent(t *testing.T, b *bundle) {
 	}
 	got := b.explained(t, "c1", "s2", trigger.AnswerOneShotSpent, "went to the subscription s1", s1)
 	require.Equal(t, s1, got.Taker.EffectID)
+	// By what the card's consumptions say, and by its stamps alone.
+	b.stamped(t, "c1", "ship-it", "")
+	require.Equal(t, s1, b.explained(t, "c1", "s2", trigger.AnswerOneShotSpent).Taker.EffectID)
+	b.stamped(t, "c1", "ship-it", s1)
+	require.NoError(t, b.evaluator().Release(t.Context(), tenant, "c1", s1))
+	require.Empty(t, b.card(t, "c1").Consumed)
+	require.Equal(t, s1, b.explained(t, "c1", "s2", trigger.AnswerOneShotSpent).Taker.EffectID)
 }
 
 func testExplainLoop(t *testing.T, b *bundle) {

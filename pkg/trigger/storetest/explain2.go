@@ -148,6 +148,9 @@ func testExplainReplayed(t *testing.T, b *bundle) {
 	b.bot(t, "bot1")
 	b.work(t, 3) // the event, and the two rows that are owed
 	b.explained(t, "c1", "s1", trigger.AnswerFired, "Event 2")
+	// Poison no more, for one that came later neither.
+	b.subscribe(t, "s3", "bug", onKinds(tracker.Kinds()...), func(s *trigger.Subscription) { s.UpdatedAt = b.real.Now().Add(time.Minute) })
+	b.explained(t, "c1", "s3", trigger.AnswerChangedSince)
 }
 
 func testExplainEvaluation(t *testing.T, b *bundle) {
@@ -162,9 +165,16 @@ func testExplainEvaluation(t *testing.T, b *bundle) {
 	b.drain(t)
 	got := b.explained(t, "late", "s1", trigger.AnswerEvaluation, "the card is gone")
 	require.NotEmpty(t, got.Verdict.Error)
+	// It stays the one that decides while later ones don't concern anybody.
+	seq, err = b.allocate(ctx, tenant, 1)
+	require.NoError(t, err)
+	later := b.late(seq)
+	later.Kind, later.After = tracker.KindEdited, &tracker.Snapshot{BoardID: "b1", ColumnID: "open"}
+	require.NoError(t, b.real.EventInsertMany(ctx, tenant, []trigger.Event{later}))
+	require.EqualValues(t, 1, b.explained(t, "late", "s1", trigger.AnswerEvaluation).Event.Seq)
 	dry, err := b.explainer().DryRun(ctx, tenant, b.sub(t, "s1"), trigger.DryRunParams{})
 	require.NoError(t, err)
-	require.Contains(t, dry.Verdicts[0].Error, "the card is gone")
+	require.Contains(t, dry.Verdicts[1].Error, "the card is gone")
 }
 
 func testExplainChangedSince(t *testing.T, b *bundle) {
