@@ -133,7 +133,7 @@ func decodeLogCursor(tenantID, subscriptionID, cursor string) (int64, error) {
 	digits, of := strings.CutPrefix(strings.TrimSuffix(id, "|"+subscriptionID), tenantID+"/")
 	seq, err := strconv.ParseInt(digits, 10, 64)
 	if !of || err != nil {
-		return 0, tracker.Fieldf("after", "must be a cursor that the page before gave")
+		return 0, tracker.Fieldf("query.after", "must be a cursor that the page before gave")
 	}
 	return seq, nil
 }

@@ -156,7 +156,7 @@ func TestLogByAPI(t *testing.T) {
 	} {
 		a := b.get(t, viewer, path+"?after="+cursor)
 		require.Equal(t, 422, a.status, name)
-		require.Equal(t, "after", a.problem(t).Errors[0].Field)
+		require.Equal(t, "query.after", a.problem(t).Errors[0].Field)
 	}
 }
 
@@ -175,7 +175,7 @@ func TestCallsOfTheExplainDocs(t *testing.T) {
 		m := curlLine.FindStringSubmatch(line)
 		require.NotNil(t, m, "this test can't read: %s", line)
 		calls++
-		a := b.write(t, viewer, call{method: cmp.Or(m[1], http.MethodGet), path: "/v1/tenants/acme" + fill.Replace(m[2]), body: fill.Replace(m[3])})
+		a := b.write(t, viewer, call{method: cmp.Or(m[1], http.MethodGet), path: "/v1/tenants/acme" + fill.Replace(m[2]), body: fill.Replace(m[4])})
 		require.Equal(t, 200, a.status, "%s\n%s", line, a.body)
 	}
 	require.Equal(t, 5, calls)

@@ -147,7 +147,7 @@ func badParameters() []badParameter {
 		{"explain-card", "after", "/v1/tenants/acme/cards/x/explain?after=" + in, "query.after"},
 		{"log-subscription", "tenant", "/v1/tenants/" + at + "/subscriptions/x/log", "path.tenant"},
 		{"log-subscription", "subscription", "/v1/tenants/acme/subscriptions/" + at + "/log", "path.subscription"},
-		{"log-subscription", "after", "/v1/tenants/acme/subscriptions/x/log?after=" + in, "after"},
+		{"log-subscription", "after", "/v1/tenants/acme/subscriptions/x/log?after=" + in, "query.after"},
 		{"log-subscription", "limit", "/v1/tenants/acme/subscriptions/x/log?limit=" + in, "query.limit"},
 		{"get-card", "tenant", "/v1/tenants/" + at + "/cards/x", "path.tenant"},
 		{"get-card", "card", "/v1/tenants/acme/cards/" + at, "path.card"},
