@@ -210,6 +210,19 @@ func (s *Store) SubscriptionSave(_ context.Context, sub *trigger.Subscription) e
 	return s.subscriptions.save(sub.TenantID, sub.ID, sub.Name, sub.Revision, *sub)
 }
 
+// SubscriptionsBehind implements trigger.Config.
+func (s *Store) SubscriptionsBehind(_ context.Context, limit int) ([]trigger.SubscriptionKey, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []trigger.SubscriptionKey
+	for k, e := range s.subscriptions.rows {
+		if !e.value.Paused && e.value.Guard.HeldFrom > 0 && len(out) < limit {
+			out = append(out, trigger.SubscriptionKey{TenantID: k.tenant, SubscriptionID: e.value.ID})
+		}
+	}
+	return out, nil
+}
+
 // TokenCreate implements trigger.Tokens.
 func (s *Store) TokenCreate(_ context.Context, t *trigger.Token) error {
 	s.mu.Lock()

@@ -36,7 +36,7 @@ const (
 
 // schemaVersion grows with every change of the indexes below. Changes only
 // add: an older replica never undoes a newer one's.
-const schemaVersion = 3
+const schemaVersion = 4
 
 // index is one index of the schema.
 type index struct {
@@ -73,6 +73,7 @@ func indexes() []index {
 		{coll: collHooks, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
 		{coll: collSubscriptions, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
 		{coll: collSubscriptions, name: "tenant_enabled", keys: asc("tenant_id", "enabled", "id", "revision")},
+		{coll: collSubscriptions, name: "held_from", keys: asc("guard.held_from"), partial: bson.D{{Key: "guard.held_from", Value: exists}}},
 		{coll: collProjections, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
 		{coll: collBulks, name: "created_at_ttl", keys: asc("created_at"), ttl: trigger.BulkKept},
 		{coll: collCards, name: "tenant_bot", keys: asc("tenant_id", "bot_id"), partial: bson.D{{Key: "bot_id", Value: exists}}},
@@ -98,6 +99,9 @@ func indexes() []index {
 		// Partial, so that it serves reads of a span of seqs alone: for another
 		// read of a subscription's rows a server would rather sort all of them.
 		{coll: collEffects, name: "subscription_seq", keys: asc("tenant_id", "subscription_id", "event_seq"), partial: bson.D{{Key: "event_seq", Value: exists}}},
+		// What a bot's change of a card goes back to; what the storm guard counts.
+		{coll: collEffects, name: "tenant_card_seq", keys: asc("tenant_id", "card_id", "event_seq")},
+		{coll: collEffects, name: "tenant_subscription_at", keys: asc("tenant_id", "subscription_id", "event.at")},
 		{coll: collEffects, name: "expire_at_ttl", keys: asc("expire_at"), ttlNow: true, partial: bson.D{{Key: "expire_at", Value: exists}}},
 		{coll: collDeliveries, name: "at_ttl", keys: asc("at"), ttl: trigger.DeliveriesKept},
 		{coll: collTokens, name: "hash", keys: asc("hash"), unique: true},

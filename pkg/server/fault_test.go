@@ -161,3 +161,7 @@ func (f *faultStore) TokenByHash(ctx context.Context, hash string) (*trigger.Tok
 func (f *faultStore) HeadGet(ctx context.Context, id string) (*trigger.Head, error) {
 	return ask(ctx, f, "HeadGet", func() (*trigger.Head, error) { return f.Store.HeadGet(ctx, id) })
 }
+
+func (f *faultStore) EffectsOfCards(ctx context.Context, p trigger.CardEffectsParams) ([]trigger.Effect, error) {
+	return ask(ctx, f, "EffectsOfCards", func() ([]trigger.Effect, error) { return f.Store.EffectsOfCards(ctx, p) })
+}

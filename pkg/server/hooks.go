@@ -177,6 +177,13 @@ func (s *Server) issue(w http.ResponseWriter, r *http.Request, hook *trigger.Hoo
 			TenantID: hook.TenantID, HookID: hook.ID, BoardID: hook.BoardID,
 			OpenColumn: hook.OpenColumn, ClosedColumn: hook.ClosedColumn,
 		}
+		if d.ByBot() {
+			// It may be the answer to a launch: a loop is told by its cause.
+			if mapping.Cause, err = trigger.InheritedCause(ctx, s.p.Store, hook.TenantID, hook.BoardID, cardID, s.p.Store.Now()); err != nil {
+				unavailable(err, "look up the cause")
+				return
+			}
+		}
 		changed, err = s.board.Change(ctx, hook.TenantID, cardID, github.Merge(mapping, deliveryID, d))
 		var field *tracker.FieldError
 		if errors.As(err, &field) {

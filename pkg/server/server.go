@@ -157,6 +157,7 @@ func New(p Params) (*Server, error) {
 	s.janitor.Release = evaluator.Release
 	s.lanes = &trigger.LaneSweeper{
 		Outbox: p.Store, Lanes: p.Store, Pauses: p.Store, Config: p.Store, Clock: p.Store, Logger: p.Logger, Prefers: s.members.Prefers,
+		Matcher: s.tail,
 	}
 	s.worker = &trigger.EffectWorker{
 		Outbox: p.Store, Lanes: p.Store, Pauses: p.Store, Clock: p.Store, Epochs: p.Store, Logger: p.Logger,

@@ -112,6 +112,9 @@ type ColumnBy struct {
 	EID string    `json:"eid,omitempty"`
 	Seq int64     `json:"seq,omitempty"`
 	At  time.Time `json:"at,omitempty,omitzero"` // database time
+	// Cause is what the event goes back to: a mirror that is made where the
+	// card stands, by an effect of an older event, goes back to it too.
+	Cause Cause `json:"cause,omitempty,omitzero"`
 }
 
 // Delivery is an inbound delivery that the card has absorbed.

@@ -54,9 +54,13 @@ type Actor struct {
 }
 
 // Cause is what an event goes back to: the (subscription, card) pairs whose
-// effects led to it. Its length is the depth of the chain.
+// effects led to it.
 type Cause struct {
 	Chain []CauseLink `json:"chain,omitempty"`
+	// Depth is how many effects lie one after the other, where that is less
+	// than the chain has links: a change that may be any of several bots'
+	// answer has a link for each. 0 means one for each link.
+	Depth int `json:"depth,omitempty"`
 }
 
 // CauseLink is one link of a cause.
@@ -77,8 +81,30 @@ func (c Cause) Has(subscriptionID, cardID string) bool {
 
 // Then returns the cause extended by one link.
 func (c Cause) Then(subscriptionID, cardID string) Cause {
+	next := c.With(subscriptionID, cardID)
+	next.Depth = 0
+	if c.Depth != 0 {
+		next.Depth = c.Depth + 1
+	}
+	return next
+}
+
+// With returns the cause with one more link, no deeper than it was; unchanged
+// if it has the link.
+func (c Cause) With(subscriptionID, cardID string) Cause {
+	if c.Has(subscriptionID, cardID) {
+		return c
+	}
 	chain := make([]CauseLink, 0, len(c.Chain)+1)
-	return Cause{Chain: append(append(chain, c.Chain...), CauseLink{subscriptionID, cardID})}
+	return Cause{Chain: append(append(chain, c.Chain...), CauseLink{subscriptionID, cardID}), Depth: c.Steps()}
+}
+
+// Steps returns the depth of the chain.
+func (c Cause) Steps() int {
+	if c.Depth != 0 {
+		return c.Depth
+	}
+	return len(c.Chain)
 }
 
 // BoardEvent is one change of one card, with the card before and after it.
@@ -108,6 +134,9 @@ type BoardEvent struct {
 	ToColumn   string   `json:"to_column,omitempty"`
 
 	Cause Cause `json:"cause,omitempty,omitzero"`
+	// Bulk names the call that changed this card and others; empty for a
+	// change of one card. The storm guard counts all of one call as one.
+	Bulk string `json:"bulk,omitempty"`
 	// ProjectedSeq, of a change that a projection made, is the seq of the
 	// event that it goes back to.
 	ProjectedSeq int64 `json:"projected_seq,omitempty"`

@@ -146,7 +146,7 @@ func (b *Board) compute(tenantID, cardID string, card *tracker.Card, f tracker.C
 	if event != nil {
 		event.EID, event.At = tracker.NewBoardEID(), now
 		if live == nil || live.ColumnID != next.ColumnID {
-			next.ColumnBy = tracker.ColumnBy{EID: event.EID, Seq: event.ProjectedSeq, At: now}
+			next.ColumnBy = tracker.ColumnBy{EID: event.EID, Seq: event.ProjectedSeq, At: now, Cause: event.Cause}
 		}
 		event.BoardID, event.CardID, event.CardRev = next.BoardID, cardID, next.Rev
 		event.After = next.Snapshot()
@@ -199,6 +199,18 @@ type CardChanged struct {
 	Err error
 }
 
+// inBulk has the events of a change say that they are of one call.
+func inBulk(f tracker.Changer) tracker.Changer {
+	bulk := uuid.NewString()
+	return func(card *tracker.Card, now time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
+		next, event, err := f(card, now)
+		if event != nil {
+			event.Bulk = bulk
+		}
+		return next, event, err
+	}
+}
+
 // ChangeMany applies one change to many cards of a tenant, each on its own as
 // Change does, in a few commands, and relays their events, which are
 // contiguous in the log when nothing else writes. The error is of the call as
@@ -207,6 +219,7 @@ func (b *Board) ChangeMany(ctx context.Context, tenantID string, cardIDs []strin
 	if len(cardIDs) > ChangeManyMax {
 		return nil, tracker.Fieldf("cards", "at most %d", ChangeManyMax)
 	}
+	f = inBulk(f)
 	cards, err := b.Cards.CardsGet(ctx, tenantID, cardIDs)
 	if err != nil {
 		return nil, fmt.Errorf("change %d cards of %s: %w", len(cardIDs), tenantID, err)

@@ -32,6 +32,9 @@ type DeadLetters struct {
 		SubscriptionGet(ctx context.Context, tenantID, id string) (*Subscription, error)
 		SubscriptionSave(ctx context.Context, s *Subscription) error
 	}
+	Heads interface {
+		HeadGet(ctx context.Context, tenantID string) (*Head, error)
+	}
 	Clock  Clock
 	Logger zerolog.Logger
 	// Release takes a row's consumption off its card (ConsumptionRelease). What
@@ -47,7 +50,7 @@ type DeadLetters struct {
 // NewDeadLetters returns the dead letters of a store.
 func NewDeadLetters(store Store, board *Board, log zerolog.Logger) *DeadLetters {
 	return &DeadLetters{
-		Outbox: store, Lanes: store, Bulks: store, Pauses: store, Config: store, Clock: store, Logger: log,
+		Outbox: store, Lanes: store, Bulks: store, Pauses: store, Config: store, Heads: store, Clock: store, Logger: log,
 		Release: ConsumptionRelease(board),
 	}
 }
@@ -206,75 +209,6 @@ func (dl *DeadLetters) SubscriptionPause(ctx context.Context, tenantID, id, by, 
 		s.Paused, s.PausedBy, s.PausedWhy = true, by, why
 		return true
 	})
-}
-
-// releaseBudget is how long SubscriptionResume releases rows itself.
-const releaseBudget = 10 * time.Second
-
-// releasePage is how many held rows are read at once.
-const releasePage = 200
-
-// SubscriptionResume ends the subscription's pause and releases its held rows.
-// It returns how many it released; after some seconds, or after trouble with
-// the store (a Warn), it leaves the others to the sweep, which releases held
-// rows of subscriptions that are not paused. Resuming one that is not paused
-// releases what is held all the same.
-func (dl *DeadLetters) SubscriptionResume(ctx context.Context, tenantID, id, by string) (s *Subscription, released int, err error) {
-	if err := checkWho(by, ""); err != nil {
-		return nil, 0, err
-	}
-	s, err = dl.setPaused(ctx, tenantID, id, "resume", func(s *Subscription) bool {
-		was := s.Paused
-		s.Paused, s.PausedBy, s.PausedWhy = false, "", ""
-		return was
-	})
-	if err != nil {
-		return nil, 0, err
-	}
-	deadline := time.Now().Add(releaseBudget)
-	for after, more := "", true; more && time.Now().Before(deadline); {
-		var n int
-		n, after, more, err = dl.releaseHeld(ctx, s, by, after, deadline)
-		released += n
-		if err != nil {
-			dl.Logger.Warn().Err(err).Str("tenant", tenantID).Str("subscription", id).Msg("dead letters: release held rows")
-			break
-		}
-	}
-	return s, released, nil
-}
-
-// releaseHeld releases a page of the subscription's held rows, unless somebody
-// paused it again.
-func (dl *DeadLetters) releaseHeld(ctx context.Context, s *Subscription, by, after string, deadline time.Time) (n int, last string, more bool, err error) {
-	rows, err := dl.Outbox.EffectList(ctx, EffectListParams{
-		TenantID: s.TenantID, EffectFilter: EffectFilter{State: StateHeld, SubscriptionID: s.ID}, AfterID: after, Limit: releasePage,
-	})
-	if err != nil || len(rows) == 0 {
-		return 0, after, false, err
-	}
-	now, err := dl.Config.SubscriptionGet(ctx, s.TenantID, s.ID)
-	if err != nil || now.Paused {
-		return 0, after, false, err
-	}
-	marks := laneMarks{}
-	defer func() { dl.mark(ctx, marks) }()
-	for i := range rows {
-		if time.Now().After(deadline) {
-			return n, rows[i].ID, false, nil
-		}
-		row, err := dl.decide(ctx, Decision{TenantID: s.TenantID, EffectID: rows[i].ID, Action: ActionRelease, By: by})
-		switch {
-		case errors.Is(err, tracker.ErrConflict), errors.Is(err, tracker.ErrNotFound):
-			// Somebody else released or discarded it.
-		case err != nil:
-			return n, after, false, err
-		default:
-			marks.add(row)
-			n++
-		}
-	}
-	return n, rows[len(rows)-1].ID, len(rows) == releasePage, nil
 }
 
 // setPaused writes the subscription conditional on the revision it read; set

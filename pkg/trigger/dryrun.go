@@ -198,7 +198,7 @@ func (x *Explainer) judgeDry(ctx context.Context, tenantID string, a asked, even
 		v := DryRunVerdict{Verdict: a.verdict(e, errs[i]), EventKind: e.Kind, CardID: e.CardID, At: e.At, Actor: e.Actor}
 		if v.Fires {
 			out.Fired++
-			v.LoopCut = e.Cause.Has(s.ID, e.CardID) || len(e.Cause.Chain) >= ChainDepthMax
+			v.LoopCut = cut(e.Cause, s.ID, e.CardID)
 		}
 		out.Verdicts = append(out.Verdicts, v)
 	}

@@ -26,6 +26,8 @@ func KnownKinds() []EffectKind { return []EffectKind{KindLaunch, "", KindProject
 // Known reports whether this version may claim rows of the kind (R2).
 func (k EffectKind) Known() bool { return slices.Contains(KnownKinds(), k) }
 
+func (k EffectKind) launches() bool { return k == KindLaunch || k == "" }
+
 // State is where a row stands (docs/state-machine.md).
 type State string
 

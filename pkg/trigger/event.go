@@ -57,6 +57,14 @@ func VoidEvent(tenantID string, seq int64) Event {
 	return Event{TenantID: tenantID, Seq: seq, Source: SourceVoid, BoardEvent: tracker.BoardEvent{EID: fmt.Sprintf("void:%d", seq)}}
 }
 
+// timed gives an event that its emitter gave no time the one that it entered
+// the log at.
+func (e *Event) timed() {
+	if e.At.IsZero() {
+		e.At = e.LoggedAt
+	}
+}
+
 // Head is where a tenant's log stands.
 type Head struct {
 	TenantID string `json:"tenant_id"`

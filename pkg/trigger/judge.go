@@ -27,6 +27,10 @@ type judged struct {
 	poison []Effect
 	// failing are the subscriptions that have failed too often.
 	failing []failing
+	// subs are the subscriptions that were matched, by id, and storm is what
+	// the storm guard knows once the batch is written.
+	subs  map[string]*Matcher
+	storm *tenantStorm
 }
 
 // log tells of each poison event, once, when the cursor has passed it.
@@ -61,12 +65,14 @@ func (t *Tail) judge(ctx context.Context, tenantID string, events []Event) (judg
 	if err != nil {
 		return judged{}, err
 	}
+	out.subs = w.subs.subs
 	for i := range events {
 		e := &events[i]
 		if normalized[i].failed() {
 			break // the batch ends before it
 		}
 		out.n++
+		e.timed()
 		if e.Source != SourceVoid && !normalized[i].Gone {
 			t.owe(&out, e, w)
 		}

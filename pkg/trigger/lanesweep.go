@@ -22,6 +22,8 @@ const (
 	heldSubs     = 500
 	heldPage     = 200
 	heldPerSweep = 2000
+	behindSubs   = 100
+	behindPages  = 10
 )
 
 // LaneSweeper finds lanes from the rows themselves: lanes are a hint, rows are
@@ -35,6 +37,11 @@ type LaneSweeper struct {
 	Pauses Pauses
 	Config interface {
 		SubscriptionGet(ctx context.Context, tenantID, id string) (*Subscription, error)
+		SubscriptionsBehind(ctx context.Context, limit int) ([]SubscriptionKey, error)
+	}
+	// Matcher, if set, matches what paused subscriptions left (MatchHeld).
+	Matcher interface {
+		MatchHeld(ctx context.Context, key SubscriptionKey) (more bool, err error)
 	}
 	Clock  Clock
 	Logger zerolog.Logger
@@ -75,7 +82,29 @@ func (s *LaneSweeper) run(ctx context.Context) {
 // Sweep marks every lane that is due later than its rows say, and releases
 // held rows of subscriptions that are not paused. It may be called at any time.
 func (s *LaneSweeper) Sweep(ctx context.Context) error {
-	return errors.Join(s.release(ctx), s.mark(ctx))
+	return errors.Join(s.match(ctx), s.release(ctx), s.mark(ctx))
+}
+
+// match goes on, by some pages each, with subscriptions that were resumed and
+// had left events unmatched.
+func (s *LaneSweeper) match(ctx context.Context) error {
+	if s.Matcher == nil {
+		return nil
+	}
+	subs, err := s.Config.SubscriptionsBehind(ctx, behindSubs)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, key := range subs {
+		for page, more := 0, true; more && page < behindPages; page++ {
+			if more, err = s.Matcher.MatchHeld(ctx, key); err != nil {
+				errs = append(errs, err)
+				break
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (s *LaneSweeper) mark(ctx context.Context) error {
@@ -141,7 +170,11 @@ func (s *LaneSweeper) releaseUnpaused(ctx context.Context, subs []SubscriptionKe
 		if sub != nil && sub.Paused || released >= limit {
 			continue
 		}
-		n, err := s.releaseOf(ctx, key)
+		discardTo := int64(0)
+		if sub != nil {
+			discardTo = sub.Guard.DiscardTo
+		}
+		n, err := s.releaseOf(ctx, key, discardTo)
 		released += n
 		if err != nil {
 			errs = append(errs, fmt.Errorf("release held rows of %s/%s: %w", key.TenantID, key.SubscriptionID, err))
@@ -150,7 +183,9 @@ func (s *LaneSweeper) releaseUnpaused(ctx context.Context, subs []SubscriptionKe
 	return released, errors.Join(errs...)
 }
 
-func (s *LaneSweeper) releaseOf(ctx context.Context, key SubscriptionKey) (n int, err error) {
+// releaseOf releases a page of held rows, but for those of events up to
+// discardTo, which somebody gave up.
+func (s *LaneSweeper) releaseOf(ctx context.Context, key SubscriptionKey, discardTo int64) (n int, err error) {
 	rows, err := s.Outbox.EffectList(ctx, EffectListParams{
 		TenantID: key.TenantID, EffectFilter: EffectFilter{State: StateHeld, SubscriptionID: key.SubscriptionID}, Limit: heldPage,
 	})
@@ -159,10 +194,14 @@ func (s *LaneSweeper) releaseOf(ctx context.Context, key SubscriptionKey) (n int
 	}
 	var errs []error
 	for i := range rows {
-		_, err := s.Outbox.EffectDecide(ctx, Decision{
+		d := Decision{
 			TenantID: key.TenantID, EffectID: rows[i].ID, ID: uuid.NewString(), Action: ActionRelease,
 			By: "system:sweep", Note: "its subscription is not paused", At: s.Clock.Now(), ClaimID: uuid.NewString(),
-		})
+		}
+		if rows[i].EventSeq <= discardTo {
+			d.Action, d.Note = ActionDiscard, "what its subscription held was given up"
+		}
+		_, err := s.Outbox.EffectDecide(ctx, d)
 		switch {
 		case err == nil:
 			n++

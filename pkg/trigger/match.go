@@ -6,9 +6,6 @@ import (
 	"github.com/triggerd/triggerd/pkg/tracker"
 )
 
-// ChainDepthMax is how long a chain of causes may get before it is cut.
-const ChainDepthMax = 8
-
 // facts are one event as the matchers see it: what is compared folded is folded
 // once for all of them. Not safe for concurrent use.
 type facts struct {
@@ -103,7 +100,7 @@ func (s *Subscription) row(e *Event, clock Clock) Effect {
 	if s.Paused {
 		row.State = StateHeld
 	}
-	if e.Cause.Has(s.ID, e.CardID) || len(e.Cause.Chain) >= ChainDepthMax {
+	if cut(e.Cause, s.ID, e.CardID) {
 		row.State, row.Outcome, row.DoneAt = StateDone, OutcomeLoopCut, now
 	}
 	return row

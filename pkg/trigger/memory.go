@@ -317,6 +317,33 @@ func (m *MemoryEffectOutbox) EffectsHeld(_ context.Context, after SubscriptionKe
 	return out[:min(len(out), limit)], nil
 }
 
+// EffectsOfCards implements EffectOutbox.
+func (m *MemoryEffectOutbox) EffectsOfCards(_ context.Context, p CardEffectsParams) ([]Effect, error) {
+	rows := m.list(func(row *Effect) bool {
+		return row.TenantID == p.TenantID && row.Kind.launches() && slices.Contains(p.CardIDs, row.CardID) && !row.ClaimedAt.Before(p.ClaimedSince)
+	})
+	slices.SortStableFunc(rows, func(a, b Effect) int { return cmp.Compare(b.EventSeq, a.EventSeq) })
+	return rows[:min(len(rows), p.Limit)], nil
+}
+
+// EffectMatches implements EffectOutbox.
+func (m *MemoryEffectOutbox) EffectMatches(_ context.Context, p MatchesParams) (out []Match, err error) {
+	for _, row := range m.list(func(row *Effect) bool {
+		return row.TenantID == p.TenantID && row.SubscriptionID == p.SubscriptionID && row.Outcome != OutcomeLoopCut &&
+			!row.Event.At.Before(p.Since) && row.EventSeq > p.AfterSeq && row.EventSeq <= p.UpToSeq
+	}) {
+		out = append(out, matchOf(&row))
+	}
+	return out, nil
+}
+
+// EffectHeldCount implements EffectOutbox.
+func (m *MemoryEffectOutbox) EffectHeldCount(_ context.Context, tenantID, subscriptionID string, upTo int64) (int, error) {
+	return len(m.list(func(row *Effect) bool {
+		return row.TenantID == tenantID && row.SubscriptionID == subscriptionID && row.State == StateHeld && row.EventSeq <= upTo
+	})), nil
+}
+
 // EffectNextDue implements EffectOutbox.
 func (m *MemoryEffectOutbox) EffectNextDue(_ context.Context, tenantID, lane string) (due time.Time, ok bool, err error) {
 	m.mu.Lock()

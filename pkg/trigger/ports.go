@@ -232,6 +232,16 @@ type EffectOutbox interface {
 	// EffectsHeld returns up to limit subscriptions that have held rows, of
 	// all tenants, after one, by tenant and id.
 	EffectsHeld(ctx context.Context, after SubscriptionKey, limit int) ([]SubscriptionKey, error)
+	// EffectsOfCards returns launch rows of the cards, latest event first,
+	// without the bodies.
+	EffectsOfCards(ctx context.Context, p CardEffectsParams) ([]Effect, error)
+	// EffectMatches returns what of a subscription's rows the storm guard
+	// counts: those of its events at or after Since, with AfterSeq < seq <=
+	// UpToSeq, that were not cut to end a loop.
+	EffectMatches(ctx context.Context, p MatchesParams) ([]Match, error)
+	// EffectHeldCount counts the subscription's held rows of events with
+	// seq <= upTo.
+	EffectHeldCount(ctx context.Context, tenantID, subscriptionID string, upTo int64) (int, error)
 	// EffectNextDue returns the earliest NotBefore of the lane's live rows of
 	// known kinds, read by one command; ok is false when there is none.
 	EffectNextDue(ctx context.Context, tenantID, lane string) (due time.Time, ok bool, err error)
@@ -335,6 +345,10 @@ type Config interface {
 	// from an index.
 	SubscriptionRefs(ctx context.Context, tenantID string) ([]SubscriptionRef, error)
 	SubscriptionSave(ctx context.Context, s *Subscription) error
+	// SubscriptionsBehind returns up to limit subscriptions, of all tenants,
+	// that are not paused and have a range of events that was not matched
+	// (Guard.HeldFrom).
+	SubscriptionsBehind(ctx context.Context, limit int) ([]SubscriptionKey, error)
 	ProjectionGet(ctx context.Context, tenantID, id string) (*Projection, error)
 	// ProjectionList returns the tenant's projections, at most ProjectionsMax.
 	ProjectionList(ctx context.Context, tenantID string) ([]Projection, error)

@@ -176,20 +176,22 @@ func (m *mirroring) further(ctx context.Context) (bool, error) {
 // create makes the mirror. One that had been there and was deleted may be made
 // by an effect that comes late: it then stands where the card stands now.
 func (m *mirroring) create(ctx context.Context) (*tracker.Card, *tracker.BoardEvent, error) {
-	column, seq := m.column, m.seq
+	column, seq, cause := m.column, m.seq, m.row.Event.Cause
 	now, err := m.columnSeq(ctx, m.source)
 	if err != nil {
 		return nil, nil, err
 	}
 	if to, mapped := m.projection.column(m.source.ColumnID); mapped && now > seq && now != notLogged &&
 		m.source.BoardID == m.projection.FromBoardID && m.board.Column(to) != nil {
-		column, seq = to, now
+		column, seq, cause = to, now, m.source.ColumnBy.Cause
 	}
 	card := &tracker.Card{
 		BoardID: m.projection.ToBoardID, ColumnID: column, Title: m.row.Event.After.Title,
 		MirrorOf: &tracker.Mirror{BoardID: m.projection.FromBoardID, CardID: m.row.CardID},
 	}
-	return card, m.event(tracker.KindCreated, "", column, seq), nil
+	event := m.event(tracker.KindCreated, "", column, seq)
+	event.Cause = cause.Then(m.projection.ID, m.row.CardID)
+	return card, event, nil
 }
 
 func (m *mirroring) event(kind tracker.Kind, from, to string, seq int64) *tracker.BoardEvent {

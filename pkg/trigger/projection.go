@@ -180,7 +180,7 @@ func (p *Projection) row(e *Event, clock Clock) Effect {
 		EventSeq: e.Seq, CardID: e.CardID, CardRev: e.CardRev, Event: *e,
 		CreatedAt: now, UpdatedAt: now,
 	}
-	if e.Cause.Has(p.ID, e.CardID) || len(e.Cause.Chain) >= ChainDepthMax {
+	if cut(e.Cause, p.ID, e.CardID) {
 		row.State, row.Outcome, row.DoneAt = StateDone, OutcomeLoopCut, now
 	}
 	return row

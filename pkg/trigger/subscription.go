@@ -42,6 +42,12 @@ type Subscription struct {
 	// PausedBy and PausedWhy say who paused it and why.
 	PausedBy  string `json:"paused_by,omitempty"`
 	PausedWhy string `json:"paused_why,omitempty"`
+	// MaxPerMinute is how many matches within a minute the storm guard lets
+	// pass: one more pauses the subscription. Nil means MaxPerMinuteDefault, 0
+	// turns the guard off.
+	MaxPerMinute *int `json:"max_per_minute,omitempty"`
+	// Guard is what pauses and their ends leave behind.
+	Guard Guard `json:"guard,omitempty,omitzero"`
 	// Consume makes it one-shot: these labels are taken off the card, once
 	// for each effect (W7).
 	Consume []string `json:"consume,omitempty"`
@@ -178,6 +184,9 @@ func (s *Subscription) Validate() error {
 		}) {
 			return tracker.Fieldf(fmt.Sprintf("consume[%d]", i), "must also stand in if.labels_all or if.labels_any: only a label that was asked for can be spent")
 		}
+	}
+	if m := s.MaxPerMinute; m != nil && (*m < 0 || *m > MaxPerMinuteMax) {
+		return tracker.Fieldf("max_per_minute", "must be 0 to %d; 0 turns the storm guard off", MaxPerMinuteMax)
 	}
 	if _, err := NewMatcher(s); err != nil {
 		return err

@@ -50,6 +50,7 @@ type Tail struct {
 	Parallel int           // tenants at once; TailParallelDefault if 0
 	Poll     time.Duration // PollDefault if 0
 	HoleWait time.Duration // HoleWaitDefault if 0 (T3)
+	HeldMax  int           // rows held of one subscription; HeldMaxDefault if 0
 	// Prefers, if set, reports whether this replica is the one that should
 	// drain the tenant; others step in after 2 s. It is preference, never
 	// correctness.
@@ -71,6 +72,8 @@ type Tail struct {
 	evals   atomic.Int64
 	// evalErrs counts the evaluations that failed.
 	evalErrs atomic.Int64
+	storm    storms
+	paused   atomic.Int64 // subscriptions that the storm guard paused
 }
 
 // Wake tells the tail that a tenant's log has grown: it is drained at once.
@@ -333,6 +336,12 @@ func (t *Tail) drain(ctx context.Context, tenantID string, stepsIn bool) (Draine
 		// one had (T7).
 		return Drained{}, wrap(errPrimaryChanged)
 	}
+	switch err := t.guard(ctx, tenantID, head.Cursor, &judged); {
+	case errors.Is(err, tracker.ErrConflict):
+		return Drained{More: true}, nil // somebody changed a subscription: match anew
+	case err != nil:
+		return Drained{}, wrap(err)
+	}
 	if err := t.write(ctx, tenantID, judged.rows); err != nil {
 		return Drained{}, wrap(t.unwritten(ctx, tenantID, events[:judged.n], single, err))
 	}
@@ -344,6 +353,7 @@ func (t *Tail) drain(ctx context.Context, tenantID string, stepsIn bool) (Draine
 		return Drained{}, fmt.Errorf("advance cursor %s from %d to %d: %w", tenantID, head.Cursor, to, err)
 	}
 	t.setSmall(tenantID, false)
+	t.storm.commit(tenantID, judged.storm, to, judged.subs)
 	if mine {
 		judged.log(t.Logger)
 		t.flag(ctx, judged.failing)

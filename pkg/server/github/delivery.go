@@ -59,6 +59,10 @@ type IssueDelivery struct {
 	Sender     User        `json:"sender"`
 }
 
+// ByBot reports whether a bot sent it: a GitHub App. A bot that uses a
+// person's token looks like that person.
+func (d *IssueDelivery) ByBot() bool { return d.Sender.Type == "Bot" }
+
 // Issue is the whole issue as of a delivery.
 type Issue struct {
 	Number    int64     `json:"number"`

@@ -35,6 +35,9 @@ func Unused(action string) string { return unused[action] }
 type Mapping struct {
 	TenantID, HookID, BoardID string
 	OpenColumn, ClosedColumn  string
+	// Cause is what a bot's delivery goes back to; empty for a person's, which
+	// begins a chain of its own.
+	Cause tracker.Cause
 }
 
 // Merge is the tracker.Changer of one delivery. GitHub sends whole snapshots,
@@ -49,6 +52,7 @@ func Merge(m Mapping, deliveryID string, d *IssueDelivery) tracker.Changer {
 	return func(card *tracker.Card, now time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
 		g := merge{m: m, d: d, stamp: tracker.Stamp{At: d.Issue.UpdatedAt.UTC(), Tie: tracker.DeliveryTie(deliveryID)}}
 		g.event.Actor = g.actor()
+		g.event.Cause = m.Cause
 		if card == nil {
 			card = g.firstSight()
 		} else {
@@ -83,7 +87,7 @@ func (g *merge) delta() tracker.Stamp {
 
 func (g *merge) actor() tracker.Actor {
 	a := tracker.Actor{Kind: tracker.ActorHuman, ID: g.d.Sender.Login, Via: "hook:" + g.m.HookID}
-	if g.d.Sender.Type == "Bot" {
+	if g.d.ByBot() {
 		a.Kind = tracker.ActorBot
 	}
 	return a

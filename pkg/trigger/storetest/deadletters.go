@@ -75,7 +75,7 @@ func (f *faults) BulkAdvance(ctx context.Context, tenantID, id string, from, to,
 
 func (b *bundle) dead() *trigger.DeadLetters {
 	return &trigger.DeadLetters{
-		Outbox: b.faults, Lanes: b.faults, Bulks: b.faults, Pauses: b.faults, Config: b.faults, Clock: b.faults, Logger: zerolog.Nop(),
+		Outbox: b.faults, Lanes: b.faults, Bulks: b.faults, Pauses: b.faults, Config: b.faults, Heads: b.faults, Clock: b.faults, Logger: zerolog.Nop(),
 		Release: trigger.ConsumptionRelease(b.board), BulkRate: 1_000_000,
 	}
 }

@@ -144,6 +144,17 @@ func (f *faults) SubscriptionGet(ctx context.Context, tenantID, id string) (*tri
 	return read(f, func() (*trigger.Subscription, error) { return f.Store.SubscriptionGet(ctx, tenantID, id) })
 }
 
+func (f *faults) EffectsOfCards(ctx context.Context, p trigger.CardEffectsParams) ([]trigger.Effect, error) {
+	if err := f.at("EffectsOfCards:before"); err != nil {
+		return nil, err
+	}
+	return f.Store.EffectsOfCards(ctx, p)
+}
+
+func (f *faults) SubscriptionSave(ctx context.Context, s *trigger.Subscription) error {
+	return f.write("SubscriptionSave", func() error { return f.Store.SubscriptionSave(ctx, s) })
+}
+
 func (f *faults) BotGet(ctx context.Context, tenantID, id string) (*trigger.Bot, error) {
 	return read(f, func() (*trigger.Bot, error) { return f.Store.BotGet(ctx, tenantID, id) })
 }

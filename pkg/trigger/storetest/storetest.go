@@ -35,6 +35,7 @@ func Run(t *testing.T, open func(t *testing.T) trigger.Store) {
 	runDeadLetters(t, open)
 	runAll(t, open, whenTests())
 	runAll(t, open, explainTests())
+	runAll(t, open, loopTests())
 	for name, test := range map[string]func(*testing.T, *bundle){
 		"TestE1_WriteIsConditionalOnRevAndIncarnation": testE1Conditional,
 		"TestE1_ConcurrentChangesChain":                testE1Chain,
