@@ -82,9 +82,9 @@ func TestT6_IdleCommandsDoNotGrowWithTenants(t *testing.T) {
 		},
 		{
 			"lanes", trigger.LaneSweepDefault,
-			map[string]int{"aggregate trigger_effects": 2},
+			map[string]int{"aggregate trigger_effects": 2, "find trigger_subscriptions": 1},
 			func(s *boardmongo.Store) loop {
-				return &trigger.LaneSweeper{Outbox: s, Lanes: s, Pauses: s, Config: s, Clock: s, Logger: testLog(t)}
+				return &trigger.LaneSweeper{Outbox: s, Lanes: s, Pauses: s, Config: s, Clock: s, Logger: testLog(t), Matcher: tailOn(t, s)}
 			},
 		},
 		{

@@ -81,8 +81,7 @@ func (c Cause) Has(subscriptionID, cardID string) bool {
 
 // Then returns the cause extended by one link.
 func (c Cause) Then(subscriptionID, cardID string) Cause {
-	next := c.With(subscriptionID, cardID)
-	next.Depth = 0
+	next := Cause{Chain: c.plus(subscriptionID, cardID)}
 	if c.Depth != 0 {
 		next.Depth = c.Depth + 1
 	}
@@ -95,8 +94,12 @@ func (c Cause) With(subscriptionID, cardID string) Cause {
 	if c.Has(subscriptionID, cardID) {
 		return c
 	}
+	return Cause{Chain: c.plus(subscriptionID, cardID), Depth: c.Steps()}
+}
+
+func (c Cause) plus(subscriptionID, cardID string) []CauseLink {
 	chain := make([]CauseLink, 0, len(c.Chain)+1)
-	return Cause{Chain: append(append(chain, c.Chain...), CauseLink{subscriptionID, cardID}), Depth: c.Steps()}
+	return append(append(chain, c.Chain...), CauseLink{subscriptionID, cardID})
 }
 
 // Steps returns the depth of the chain.
