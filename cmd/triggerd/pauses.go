@@ -140,7 +140,7 @@ func (c *pausesCmd) Run(ctx context.Context, std streams) error {
 type subsCmd struct {
 	Ls     subsLsCmd     `cmd:"" help:"List a tenant's subscriptions."`
 	Pause  subsPauseCmd  `cmd:"" help:"Hold what a subscription owes, until it is resumed."`
-	Resume subsResumeCmd `cmd:"" help:"End a subscription's pause and release what it held."`
+	Resume subsResumeCmd `cmd:"" help:"End a subscription's pause, and release or discard what it held."`
 
 	Explain subsExplainCmd `cmd:"" help:"Say why a card did or did not fire subscriptions."`
 	DryRun  subsDryRunCmd  `cmd:"" help:"See what a subscription, or a draft, would make of stored events."`
@@ -225,7 +225,8 @@ func (c *subsPauseCmd) Run(ctx context.Context, std streams) error {
 
 type subsResumeCmd struct {
 	subFlags
-	By string `help:"Who does it; the system's user by default." placeholder:"NAME"`
+	By      string `help:"Who does it; the system's user by default." placeholder:"NAME"`
+	Discard bool   `help:"Give up what is held instead of releasing it."`
 	requiredMongo
 }
 
@@ -240,10 +241,14 @@ func (c *subsResumeCmd) Run(ctx context.Context, std streams) error {
 	}
 	defer closeStore(store)
 	who := whoFlags{By: c.By}
-	sub, released, err := deadLetters(store, std).SubscriptionResume(ctx, c.Tenant, c.ID, who.by())
+	end, became := deadLetters(store, std).SubscriptionResume, "released"
+	if c.Discard {
+		end, became = deadLetters(store, std).SubscriptionDiscard, "discarded"
+	}
+	sub, n, err := end(ctx, c.Tenant, c.ID, who.by())
 	if err != nil {
 		return c.explain(err)
 	}
-	_, err = fmt.Fprintf(std.out, "subscription %s is resumed; %d held effects were released, others follow within seconds\n", sub.Name, released)
+	_, err = fmt.Fprintf(std.out, "subscription %s is resumed; %d held effects were %s, others follow within seconds\n", sub.Name, n, became)
 	return err
 }

@@ -41,16 +41,18 @@ type PausesPage struct {
 
 // SubscriptionPause is whether a subscription is paused.
 type SubscriptionPause struct {
-	ID       string `json:"id"`
-	Name     string `json:"name"`
-	Paused   bool   `json:"paused"`
-	By       string `json:"by,omitempty"`
-	Note     string `json:"note,omitempty"`
-	Released int    `json:"released,omitempty" doc:"held effects that were released; others follow within seconds"`
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	Paused    bool   `json:"paused"`
+	By        string `json:"by,omitempty"`
+	Note      string `json:"note,omitempty"`
+	Released  int    `json:"released,omitempty" doc:"held effects that were released; others follow within seconds"`
+	Discarded int    `json:"discarded,omitempty" doc:"held effects that were discarded; others follow within seconds"`
+	HeldFrom  int64  `json:"held_from,omitempty" doc:"the seq from which on effects are not even held, because too many are: these events are matched again once the subscription is resumed"`
 }
 
 func newSubscriptionPause(s *trigger.Subscription) SubscriptionPause {
-	return SubscriptionPause{ID: s.ID, Name: s.Name, Paused: s.Paused, By: s.PausedBy, Note: s.PausedWhy}
+	return SubscriptionPause{ID: s.ID, Name: s.Name, Paused: s.Paused, By: s.PausedBy, Note: s.PausedWhy, HeldFrom: s.Guard.HeldFrom}
 }
 
 // BotInput is the bot of a call.
@@ -137,15 +139,34 @@ func (s *Server) registerPauses(api huma.API) {
 		}
 		return &one[SubscriptionPause]{newSubscriptionPause(sub)}, nil
 	}, named("pause-subscription", "Hold what the subscription owes, until it is resumed."), write)
-	huma.Post(api, "/v1/tenants/{tenant}/subscriptions/{subscription}/resume", func(ctx context.Context, in *struct{ SubscriptionInput }) (*one[SubscriptionPause], error) {
-		sub, released, err := s.dead.SubscriptionResume(ctx, in.Tenant, in.Subscription, by(ctx))
+	huma.Post(api, "/v1/tenants/{tenant}/subscriptions/{subscription}/resume", func(ctx context.Context, in *struct {
+		SubscriptionInput
+		Body *ResumeBody
+	},
+	) (*one[SubscriptionPause], error) {
+		end := s.dead.SubscriptionResume
+		discards := in.Body != nil && in.Body.Held == "discard"
+		if discards {
+			end = s.dead.SubscriptionDiscard
+		}
+		sub, n, err := end(ctx, in.Tenant, in.Subscription, by(ctx))
 		if err != nil {
 			return nil, s.fail(err)
 		}
 		out := newSubscriptionPause(sub)
-		out.Released = released
+		if discards {
+			out.Discarded = n
+		} else {
+			out.Released = n
+		}
 		return &one[SubscriptionPause]{out}, nil
-	}, named("resume-subscription", "End the subscription's pause and release what it held."), write)
+	}, named("resume-subscription", "End the subscription's pause, and release or discard what it held."), write)
+}
+
+// ResumeBody says what becomes of what a subscription held; no body: it is
+// released.
+type ResumeBody struct {
+	Held string `json:"held,omitempty" enum:"release,discard" doc:"what becomes of held effects, and of events that were left because too many were held; release if it is missing"`
 }
 
 func (s *Server) pause(ctx context.Context, tenantID, botID string, body *NoteBody) (*one[Pause], error) {

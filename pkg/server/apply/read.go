@@ -20,7 +20,7 @@ var (
 	secretSchema       = schema{fields: []string{"env", "file"}, secret: true}
 	hookSchema         = schema{fields: []string{"name", "provider", "board", "columns", "secret"}}
 	hookColumnsSchema  = schema{fields: []string{"open", "closed"}}
-	subscriptionSchema = schema{fields: []string{"name", "enabled", "on", "if", "when", "bot", "mode", "to_column", "consume", "rank", "args", "vars"}}
+	subscriptionSchema = schema{fields: []string{"name", "enabled", "on", "if", "when", "bot", "mode", "to_column", "consume", "rank", "max_per_minute", "args", "vars"}}
 	projectionSchema   = schema{fields: []string{"name", "enabled", "from", "to", "columns"}}
 	onSchema           = schema{fields: []string{"kinds", "board", "from", "to", "sources", "actors"}}
 	ifSchema           = schema{fields: []string{"columns", "labels_all", "labels_any", "labels_none", "assignees"}}
@@ -133,6 +133,10 @@ func (p *parser) subscriptions(tenant object, t *tenantSpec) {
 			Mode: trigger.Mode(o.text("mode")), ToColumn: o.text("to_column"),
 			When: o.text("when"), Consume: o.texts("consume"), Rank: o.integer("rank"),
 			Args: o.textMap("args"), Vars: o.textMap("vars"),
+		}
+		if o.has("max_per_minute") {
+			n := o.integer("max_per_minute")
+			s.want.MaxPerMinute = &n
 		}
 		taken.add(o, "name", s.want.Name)
 		p.on(o, &s)

@@ -40,6 +40,7 @@ func (t *tenantPlan) planSubscriptions() {
 		next.When, next.Mode, next.ToColumn = want.When, want.Mode, want.ToColumn
 		next.BotID, next.Consume, next.Rank, next.Args, next.Vars = want.BotID, want.Consume, want.Rank, want.Args, want.Vars
 		next.Failing, next.FailingSince = "", time.Time{} // an edit may mend it
+		next.MaxPerMinute = want.MaxPerMinute
 		next.Revision++
 		next.UpdatedAt = t.now
 		if was != nil && len(was.Requires) > 0 && len(d) > 0 {
@@ -152,9 +153,17 @@ func (t *tenantPlan) diffSubscription(was, want *trigger.Subscription) diff {
 	diffValue(&d, "to_column", was.ToColumn, want.ToColumn)
 	diffList(&d, "consume", was.Consume, want.Consume)
 	diffValue(&d, "rank", was.Rank, want.Rank)
+	diffValue(&d, "max_per_minute", perMinute(was), perMinute(want))
 	diffMap(&d, "args", was.Args, want.Args)
 	diffMap(&d, "vars", was.Vars, want.Vars)
 	return d
+}
+
+func perMinute(s *trigger.Subscription) int {
+	if s.MaxPerMinute == nil {
+		return trigger.MaxPerMinuteDefault
+	}
+	return *s.MaxPerMinute
 }
 
 func modeOf(s *trigger.Subscription) trigger.Mode { return cmp.Or(s.Mode, trigger.ModeDirect) }
@@ -236,6 +245,9 @@ func faults(s *trigger.Subscription) []tracker.FieldError {
 	mode.Mode, mode.ToColumn = s.Mode, s.ToColumn
 	note(mode, "mode", "")
 	note(mode, "to_column", "")
+	limit := alone()
+	limit.MaxPerMinute = s.MaxPerMinute
+	note(limit, "max_per_minute", "")
 	moves := alone()
 	moves.On.Kinds, moves.On.From, moves.On.To = s.On.Kinds, s.On.From, s.On.To
 	note(moves, "on.kinds", "")

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,6 +24,9 @@ func stormTests() map[string]func(*testing.T, *bundle) {
 		"TestStorm_CutRowsDoNotCount":            testStormCut,
 		"TestStorm_OthersAreLeftAlone":           testStormOthers,
 		"TestStorm_ReplicasTakeTurns":            testStormTurns,
+		"TestStorm_CostsNothingFarFromTheLimit":  testStormCost,
+		"TestStorm_HeldRowsOfOtherReplicas":      testStormHeldTurns,
+		"TestStorm_RangeOfAnEditedSubscription":  testStormRangeEdited,
 		"TestStorm_TwoReplicasAtOnce":            testStormAtOnce,
 		"TestStorm_EditedMeanwhile":              testStormEdited,
 		"TestStorm_ResumeCountsAnew":             testStormResume,
@@ -71,13 +75,6 @@ func (b *bundle) storm(t *testing.T, n int, from time.Time, step time.Duration, 
 	}
 	require.NoError(t, b.real.EventInsertMany(t.Context(), tenant, events))
 	return seqs
-}
-
-func (b *bundle) sub(t *testing.T, id string) *trigger.Subscription {
-	t.Helper()
-	s, err := b.real.SubscriptionGet(t.Context(), tenant, id)
-	require.NoError(t, err)
-	return s
 }
 
 // statesOf counts a subscription's rows by their states.
@@ -202,7 +199,6 @@ func testStormEventTime(t *testing.T, b *bundle) {
 	b.drain(t)
 	require.False(t, b.sub(t, "s1").Paused)
 	b.storm(t, 1, noon.Add(5*time.Second), 0)
-	b.tail = newBundle(t, b.real).tail
 	b.drain(t)
 	b.byGuard(t, "s1", 10, "2026-11-30T12:00Z")
 }
@@ -364,13 +360,94 @@ func testStormResume(t *testing.T, b *bundle) {
 	b.drain(t)
 	require.False(t, b.sub(t, "s1").Paused, "neither what was released nor what was there counts")
 	require.Equal(t, states{trigger.StatePending: 60}, b.statesOf(t, "s1"))
+	b.storm(t, 20, noon, 0, unlabeled)
+	b.drain(t)
+	b.tail = newBundle(t, b.real).tail // it has to ask the store
 	b.storm(t, 10, noon, 0)
 	b.drain(t)
-	b.tail = newBundle(t, b.real).tail
 	require.False(t, b.sub(t, "s1").Paused)
 	b.storm(t, 1, noon, 0)
 	b.drain(t)
 	b.byGuard(t, "s1", 10, "2026-11-30T12:00Z")
+
+	// After a person's pause too, where the tail remembers.
+	b.subscribe(t, "s2", "bug", perMinute(10), func(s *trigger.Subscription) { s.ActiveFromSeq = b.events(t)[len(b.events(t))-1].Seq })
+	b.storm(t, 10, noon, 0)
+	b.drain(t)
+	_, err = b.dead().SubscriptionPause(t.Context(), tenant, "s2", "cli:mona", "")
+	require.NoError(t, err)
+	_, _, err = b.dead().SubscriptionResume(t.Context(), tenant, "s2", "cli:mona")
+	require.NoError(t, err)
+	b.storm(t, 10, noon, 0)
+	b.drain(t)
+	require.False(t, b.sub(t, "s2").Paused)
+}
+
+func unlabeled(_ int, e *trigger.Event) { e.After.Labels = nil }
+
+// asking counts what the guard asks the store.
+type asking struct {
+	trigger.EffectOutbox
+	n int
+}
+
+func (a *asking) EffectMatches(ctx context.Context, p trigger.MatchesParams) ([]trigger.Match, error) {
+	a.n++
+	return a.EffectOutbox.EffectMatches(ctx, p)
+}
+
+// A tail that drains a tenant by itself asks the store once for each
+// subscription, and one that is far from its limit never.
+func testStormCost(t *testing.T, b *bundle) {
+	b.subscribe(t, "s1", "bug", perMinute(10))
+	b.subscribe(t, "s2", "bug")
+	b.storm(t, 50, noon, 0, unlabeled)
+	b.drain(t)
+	outbox := &asking{EffectOutbox: b.faults}
+	b.tail = newBundle(t, b.real).tail
+	b.tail.Outbox = outbox
+	for i := range 20 {
+		b.storm(t, 2, noon.Add(time.Duration(i)*20*time.Second), 0)
+		b.drain(t)
+	}
+	require.Equal(t, 1, outbox.n)
+	require.False(t, b.sub(t, "s1").Paused)
+}
+
+// Of what is held, another replica's rows count.
+func testStormHeldTurns(t *testing.T, b *bundle) {
+	b.subscribe(t, "s1", "bug")
+	_, err := b.dead().SubscriptionPause(t.Context(), tenant, "s1", "cli:mona", "")
+	require.NoError(t, err)
+	tails := []*trigger.Tail{b.tail, newBundle(t, b.real).tail, newBundle(t, b.real).tail}
+	for _, b.tail = range tails {
+		b.tail.HeldMax = 8
+		b.storm(t, 3, noon, 0)
+		b.drain(t)
+	}
+	require.Equal(t, states{trigger.StateHeld: 8}, b.statesOf(t, "s1"), "a person's pause holds no more either")
+	require.EqualValues(t, 9, b.sub(t, "s1").Guard.HeldFrom)
+}
+
+// What the range owes is what the subscription owes now.
+func testStormRangeEdited(t *testing.T, b *bundle) {
+	b.heldBeyond(t)
+	resumed := func() *trigger.Subscription {
+		s, _, err := b.dead().SubscriptionResume(t.Context(), tenant, "s1", "cli:mona")
+		require.NoError(t, err)
+		return s
+	}
+	s := resumed()
+	s.ActiveFromSeq, s.Revision = 20, s.Revision+1 // disabled and enabled again
+	require.NoError(t, b.real.SubscriptionSave(t.Context(), s))
+	b.laneSweep(t)
+	require.Equal(t, states{trigger.StatePending: 13 + 13}, b.statesOf(t, "s1"))
+	s = b.sub(t, "s1")
+	s.Enabled, s.Guard.HeldFrom, s.Revision = false, 14, s.Revision+1
+	require.NoError(t, b.real.SubscriptionSave(t.Context(), s))
+	b.laneSweep(t)
+	require.Equal(t, states{trigger.StatePending: 26}, b.statesOf(t, "s1"), "one that is disabled owes nothing")
+	require.Zero(t, b.sub(t, "s1").Guard.HeldFrom)
 }
 
 // heldBeyond brings s1 to hold 8 rows, and to have left more.
@@ -393,7 +470,11 @@ func (b *bundle) heldBeyond(t *testing.T) {
 
 func testStormHeld(t *testing.T, b *bundle) {
 	b.heldBeyond(t)
-	b.laneSweep(t)
+	behind, err := b.real.SubscriptionsBehind(t.Context(), 10)
+	require.NoError(t, err)
+	require.Empty(t, behind, "it is paused")
+	_, err = b.tail.MatchHeld(t.Context(), trigger.SubscriptionKey{TenantID: tenant, SubscriptionID: "s1"})
+	require.NoError(t, err)
 	require.Equal(t, states{trigger.StatePending: 5, trigger.StateHeld: 8}, b.statesOf(t, "s1"), "it is paused")
 	_, n, err := b.dead().SubscriptionResume(t.Context(), tenant, "s1", "cli:mona")
 	require.NoError(t, err)
@@ -446,20 +527,20 @@ func testStormRangeOnce(t *testing.T, b *bundle) {
 	require.True(t, ran)
 	require.Equal(t, states{trigger.StatePending: 32, trigger.StateDone: 1}, b.statesOf(t, "s1"))
 	require.Zero(t, b.sub(t, "s1").Guard.HeldFrom)
-	// The tail itself does it while a stale view is still on its way: a batch
-	// that was matched by the paused subscription before the resume.
 }
 
 func testStormDiscard(t *testing.T, b *bundle) {
 	b.heldBeyond(t)
+	late := b.in(t, 4000, trigger.StateHeld) // matched while it is discarded
 	s, n, err := b.dead().SubscriptionDiscard(t.Context(), tenant, "s1", "cli:mona")
 	require.NoError(t, err)
 	require.Equal(t, 8, n)
 	require.False(t, s.Paused)
+	require.Equal(t, trigger.StatePending, b.row(t, late.ID).State)
 	b.storm(t, 2, noon, 0)
 	b.drain(t)
 	b.laneSweep(t)
-	require.Equal(t, states{trigger.StatePending: 7, trigger.StateDiscarded: 8}, b.statesOf(t, "s1"), "what comes after counts")
+	require.Equal(t, states{trigger.StatePending: 8, trigger.StateDiscarded: 8}, b.statesOf(t, "s1"), "what comes after counts")
 	require.Zero(t, b.sub(t, "s1").Guard.HeldFrom)
 	// A later pause holds and releases as ever.
 	_, err = b.dead().SubscriptionPause(t.Context(), tenant, "s1", "cli:mona", "")
@@ -469,7 +550,7 @@ func testStormDiscard(t *testing.T, b *bundle) {
 	_, n, err = b.dead().SubscriptionResume(t.Context(), tenant, "s1", "cli:mona")
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
-	require.Equal(t, states{trigger.StatePending: 9, trigger.StateDiscarded: 8}, b.statesOf(t, "s1"))
+	require.Equal(t, states{trigger.StatePending: 10, trigger.StateDiscarded: 8}, b.statesOf(t, "s1"))
 }
 
 // Whoever discards dies on the way: the sweep goes on discarding.
