@@ -390,6 +390,16 @@ func TestSubsCommands(t *testing.T) {
 	}
 }
 
+func TestSubsResumeDiscards(t *testing.T) {
+	t.Parallel()
+	o := newOps(t)
+	held := o.rows(t, 1, 3, trigger.StateHeld)
+	require.Contains(t, o.ok(t, "subs", "resume", "sub-1", "--tenant", "acme", "--discard"), "3 held effects were discarded")
+	for _, id := range held {
+		require.Equal(t, trigger.StateDiscarded, o.row(t, id).State)
+	}
+}
+
 func TestAnEditorsToken(t *testing.T) {
 	t.Parallel()
 	o := newOps(t)

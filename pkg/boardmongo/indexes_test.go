@@ -147,6 +147,18 @@ func TestIndexesAreUsed(t *testing.T) {
 			require.True(t, found)
 			return err
 		}},
+		{"EffectsOfCards", "trigger_effects", []string{"tenant_card_claimed"}, func() error {
+			_, err := store.EffectsOfCards(ctx, trigger.CardEffectsParams{TenantID: tenant, CardIDs: []string{"c1", "c1@b2"}, ClaimedSince: now.Add(-time.Hour), Limit: 200})
+			return err
+		}},
+		{"EffectMatches", "trigger_effects", []string{"tenant_subscription_at"}, func() error {
+			_, err := store.EffectMatches(ctx, trigger.MatchesParams{TenantID: tenant, SubscriptionID: "s01", Since: now.Add(-time.Minute), UpToSeq: 1000})
+			return err
+		}},
+		{"SubscriptionsBehind", "trigger_subscriptions", []string{"held_from"}, func() error {
+			_, err := store.SubscriptionsBehind(ctx, 100)
+			return err
+		}},
 		{"EffectListByEvent", "trigger_effects", []string{"_id_"}, func() error {
 			found, err := store.EffectListByEvent(ctx, tenant, events[0])
 			require.Len(t, found, 1)
@@ -306,8 +318,9 @@ func seedForIndexes(t *testing.T, store *boardmongo.Store, now time.Time) {
 			add("board_events", keyed(e.ID(), e))
 			row := trigger.Effect{
 				ID: trigger.EffectID(e.ID(), "s01"), TenantID: tn(i), Kind: trigger.KindLaunch, SubscriptionID: "s01", Lane: fmt.Sprint("bot:b", j%3), EventSeq: e.Seq,
-				State: trigger.StateDone, NotBefore: old, UpdatedAt: old,
+				State: trigger.StateDone, NotBefore: old, UpdatedAt: old, CardID: fmt.Sprint("c", j), ClaimedAt: now,
 			}
+			row.Event.At, row.Event.EID = now.Add(-time.Duration(j)*time.Second), fmt.Sprint("board:", j)
 			switch j % 10 {
 			case 0:
 				row.State = trigger.StatePending

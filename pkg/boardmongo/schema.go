@@ -100,7 +100,7 @@ func indexes() []index {
 		// read of a subscription's rows a server would rather sort all of them.
 		{coll: collEffects, name: "subscription_seq", keys: asc("tenant_id", "subscription_id", "event_seq"), partial: bson.D{{Key: "event_seq", Value: exists}}},
 		// What a bot's change of a card goes back to; what the storm guard counts.
-		{coll: collEffects, name: "tenant_card_seq", keys: asc("tenant_id", "card_id", "event_seq")},
+		{coll: collEffects, name: "tenant_card_claimed", keys: asc("tenant_id", "card_id", "claimed_at")},
 		{coll: collEffects, name: "tenant_subscription_at", keys: asc("tenant_id", "subscription_id", "event.at")},
 		{coll: collEffects, name: "expire_at_ttl", keys: asc("expire_at"), ttlNow: true, partial: bson.D{{Key: "expire_at", Value: exists}}},
 		{coll: collDeliveries, name: "at_ttl", keys: asc("at"), ttl: trigger.DeliveriesKept},

@@ -34,6 +34,7 @@ type DeadLetters struct {
 	}
 	Heads interface {
 		HeadGet(ctx context.Context, tenantID string) (*Head, error)
+		HeadLift(ctx context.Context, tenantID string) (Lifted, error)
 	}
 	Clock  Clock
 	Logger zerolog.Logger

@@ -57,14 +57,14 @@ func (dl *DeadLetters) resume(ctx context.Context, tenantID, id, by string, set 
 	if err := checkWho(by, ""); err != nil {
 		return nil, 0, err
 	}
-	// The seq before the write: a tail that matches by what the write ends may
-	// be some events further, and none behind counts twice.
-	var seq int64
-	switch head, err := dl.Heads.HeadGet(ctx, tenantID); {
-	case err == nil:
-		seq = head.Seq
-	case !errors.Is(err, tracker.ErrNotFound):
-		return nil, 0, fmt.Errorf("resume subscription %s: %w", id, err)
+	wrap := func(err error) error { return fmt.Errorf("resume subscription %s: %w", id, err) }
+	if _, err := dl.Config.SubscriptionGet(ctx, tenantID, id); err != nil {
+		return nil, 0, wrap(err)
+	}
+	// The seq before the write: what comes after it counts, and is owed.
+	seq, err := dl.seq(ctx, tenantID)
+	if err != nil {
+		return nil, 0, wrap(err)
 	}
 	s, err = dl.setPaused(ctx, tenantID, id, "resume", func(s *Subscription) bool {
 		changed := set(s, seq)
@@ -85,6 +85,19 @@ func (dl *DeadLetters) resume(ctx context.Context, tenantID, id, by string, set 
 		}
 	}
 	return s, n, nil
+}
+
+// seq returns the highest seq that the tenant's log and rows know (T4).
+func (dl *DeadLetters) seq(ctx context.Context, tenantID string) (int64, error) {
+	head, err := dl.Heads.HeadGet(ctx, tenantID)
+	if errors.Is(err, tracker.ErrNotFound) {
+		lifted, err := dl.Heads.HeadLift(ctx, tenantID)
+		return lifted.To, err
+	}
+	if err != nil {
+		return 0, err
+	}
+	return head.Seq, nil
 }
 
 // releaseHeld releases or discards a page of the subscription's held rows,

@@ -54,7 +54,7 @@ func TestParseErrors(t *testing.T) {
 		{"unknown with an odd name", "rank:", `"ra\nnk":`, []fault{{27, sub + `["ra\nnk"]`, "unknown field"}}},
 		{"merge key", "rank: 10", "<<: {rank: 10}", []fault{{27, sub + `["<<"]`, "unknown field"}}},
 		{"when in the wrong place", "if: {", "if: {when: 'true', ", []fault{{24, sub + ".if.when", "unknown field (allowed: columns,"}}},
-		{"max_per_minute", "rank: 10", "max_per_minute: 10", []fault{{27, sub + ".max_per_minute", notHere}}},
+		{"max_per_minute", "rank: 10", "max_per_minute: many", []fault{{27, sub + ".max_per_minute", "whole number"}}},
 		{"projections outside a tenant", "tenants:", "projections: []\ntenants:", []fault{{1, "projections", "unknown field (allowed: tenants)"}}},
 		{"schedules", "    boards:", "    schedules: []\n    boards:", []fault{{4, tenant + ".schedules", notHere}}},
 		{"duplicate key", "rank: 10", "rank: 10\n        rank: 11", []fault{{28, sub + ".rank", "given twice, first on line 27"}}},

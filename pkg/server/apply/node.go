@@ -18,7 +18,7 @@ const (
 )
 
 // later are fields of the design that this version does not have.
-var later = []string{"max_per_minute", "schedules"}
+var later = []string{"schedules"}
 
 // parser walks the nodes of one document. It works on nodes instead of
 // decoding into structs: only those know the line of everything.

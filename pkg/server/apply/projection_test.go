@@ -76,7 +76,7 @@ func TestProjectionErrors(t *testing.T) {
 		name, text string
 		want       []fault
 	}{
-		{"unknown field", edit(t, projections, "        from: issues\n", "        from: issues\n        max_per_minute: 1\n"), []fault{{11, plan + ".max_per_minute", notHere}}},
+		{"unknown field", edit(t, projections, "        from: issues\n", "        from: issues\n        max_per_minute: 1\n"), []fault{{11, plan + ".max_per_minute", "unknown field (allowed: name, enabled,"}}},
 		{"missing", more("{name: x}"), []fault{
 			{17, "tenants[0].projections[2].from", "is required"}, {17, "tenants[0].projections[2].to", "is required"}, {17, "tenants[0].projections[2].columns", "is required"},
 		}},

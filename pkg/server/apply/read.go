@@ -134,7 +134,7 @@ func (p *parser) subscriptions(tenant object, t *tenantSpec) {
 			When: o.text("when"), Consume: o.texts("consume"), Rank: o.integer("rank"),
 			Args: o.textMap("args"), Vars: o.textMap("vars"),
 		}
-		if o.has("max_per_minute") {
+		if o.fields["max_per_minute"] != nil {
 			n := o.integer("max_per_minute")
 			s.want.MaxPerMinute = &n
 		}
