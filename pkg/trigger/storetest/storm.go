@@ -412,4 +412,3 @@ func testStormCost(t *testing.T, b *bundle) {
 	require.Equal(t, 1, outbox.n)
 	require.False(t, b.sub(t, "s1").Paused)
 }
-
