@@ -134,8 +134,7 @@ func (v *Evaluator) evaluate(ctx context.Context, row *Effect) Evaluation {
 	if err := errors.Join(checkFeatures("subscription "+sub.ID, sub.Requires), checkFeatures("event "+row.Event.ID(), row.Event.Requires)); err != nil {
 		return Evaluation{Err: lookup(err)}
 	}
-	switch {
-	case !sub.Enabled:
+	if !sub.Enabled {
 		return v.close(ctx, row, Evaluation{Outcome: OutcomeSubscriptionDisabled})
 	}
 	switch matches, err := v.matchers().of(sub).Match(&row.Event); {

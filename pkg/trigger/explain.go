@@ -22,9 +22,6 @@ const (
 	explainPage             = 100
 )
 
-// stormGuardBy is what a subscription that the storm guard paused is paused by.
-const stormGuardBy = "system:storm-guard"
-
 // cardReader reads cards.
 type cardReader interface {
 	CardGet(ctx context.Context, tenantID, cardID string) (*tracker.Card, error)
@@ -54,10 +51,6 @@ type Explainer struct {
 	Pauses interface {
 		PauseList(ctx context.Context) ([]Pause, error)
 	}
-	// Beyond, if set, reports whether the storm guard keeps the seq in place
-	// of a held row. Without it, an event that fires a subscription that the
-	// guard paused, and has no row, is taken for one.
-	Beyond func(ctx context.Context, s *Subscription, seq int64) (bool, error)
 }
 
 // NewExplainer returns an explainer of what a store holds.

@@ -166,7 +166,8 @@ func (q *question) byEvent(ctx context.Context, i int) error {
 			return nil
 		}
 	}
-	return q.withoutRow(ctx, e, v)
+	q.withoutRow(e, v)
+	return nil
 }
 
 // row returns nil if there is no such row.
@@ -200,7 +201,7 @@ func (q *question) newestRow(ctx context.Context) (*Effect, error) {
 }
 
 // withoutRow answers for an event that made no row.
-func (q *question) withoutRow(ctx context.Context, e *Event, v Verdict) error {
+func (q *question) withoutRow(e *Event, v Verdict) {
 	unread := e.Seq == 0 || e.Seq > q.h.head.Cursor
 	switch {
 	case v.Error != "" && unread:
@@ -208,7 +209,7 @@ func (q *question) withoutRow(ctx context.Context, e *Event, v Verdict) error {
 	case v.Error != "":
 		q.say(AnswerEvaluation, "%s neither fires it nor does not: the evaluation fails (%s).", namedCapital(e), v.Error)
 	case v.Fires:
-		return q.owedNone(ctx, e, unread)
+		q.owedNone(e, unread)
 	case !q.sub.Enabled:
 		q.say(AnswerDisabled, "The subscription is disabled. %s would not have fired it anyway: %s", namedCapital(e), v.why())
 	case q.asked.byAnybody(e) && q.sub.firesOnEvent():
@@ -219,21 +220,15 @@ func (q *question) withoutRow(ctx context.Context, e *Event, v Verdict) error {
 	default:
 		q.say(AnswerCondition, "%s did not fire it: %s", namedCapital(e), v.why())
 	}
-	return nil
 }
 
 // owedNone answers for an event that fires the subscription as it is now, and
 // has no row. What the cursor has passed when it was read has the rows that it
 // owed.
-func (q *question) owedNone(ctx context.Context, e *Event, unread bool) error {
+func (q *question) owedNone(e *Event, unread bool) {
 	s := q.sub
-	guarded := s.Paused && s.PausedBy == stormGuardBy
-	if guarded && !unread && q.Beyond != nil {
-		var err error
-		if guarded, err = q.Beyond(ctx, s, e.Seq); err != nil {
-			return err
-		}
-	}
+	// More was held than there are rows for.
+	beyond := s.Guard.HeldFrom > 0 && e.Seq >= s.Guard.HeldFrom
 	switch {
 	case !s.Enabled:
 		q.say(AnswerDisabled, "The subscription is disabled: %s would have fired it.", named(e))
@@ -244,16 +239,22 @@ func (q *question) owedNone(ctx context.Context, e *Event, unread bool) error {
 		q.say(AnswerNotRead, "%s is kept on the card and will fire it, but has not reached the log yet: that takes seconds.", namedCapital(e))
 	case unread:
 		q.say(AnswerNotRead, "%s will fire it, but has not been looked at yet: the log is read up to number %d.", namedCapital(e), q.h.head.Cursor)
-	case guarded:
+	case beyond && !s.Paused:
+		q.say(AnswerNotRead, "%s fired it while it was paused, and more was held than there are rows for: it is being looked at again.", namedCapital(e))
+	case beyond && s.PausedBy == StormGuard:
 		q.say(AnswerHeldByGuard, "%s fired it, but it fired too often and the storm guard paused it (%s). More was held than there are rows for: "+
 			"a release looks at this event again.", namedCapital(e), s.PausedWhy)
+	case beyond:
+		q.say(AnswerHeldByPause, "%s fired it, but %s paused it. More was held than there are rows for: a release looks at this event again.",
+			namedCapital(e), s.PausedBy)
+	case e.Seq <= s.Guard.DiscardTo:
+		q.say(AnswerDiscarded, "%s fired it while it was paused, and what was held was discarded.", namedCapital(e))
 	case s.UpdatedAt.After(e.LoggedAt):
 		q.say(AnswerChangedSince, "As the subscription is now, %s fires it; but it was changed since, on %s, and did not fire as it was then.",
 			named(e), stampText(s.UpdatedAt))
 	default:
 		q.say(AnswerNobodyKnows, "%s should have fired it, and there is no row. Tell whoever runs this server.", namedCapital(e))
 	}
-	return nil
 }
 
 // byRow answers by what became of a row.

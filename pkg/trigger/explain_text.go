@@ -143,7 +143,7 @@ func (e *LogEntry) tell(row *Effect, sub *Subscription, pauses []Pause) (Answer,
 		switch {
 		case !sub.Paused:
 			return say(AnswerHeldByPause, ", and it was held; the subscription is no longer paused, so that it goes on within seconds.")
-		case sub.PausedBy == stormGuardBy:
+		case sub.PausedBy == StormGuard:
 			return say(AnswerHeldByGuard, ", and it is held: the subscription fired too often and the storm guard paused it%s. A person has to release or discard what is held.", colon(sub.PausedWhy))
 		}
 		return say(AnswerHeldByPause, ", and it is held: %s paused the subscription%s. It goes on when somebody resumes it.", who(sub.PausedBy), colon(sub.PausedWhy))

@@ -285,22 +285,23 @@ func testExplainGuarded(t *testing.T, b *bundle) {
 	moved, err := b.real.HeadAdvance(ctx, tenant, 1, 2)
 	require.NoError(t, err)
 	require.True(t, moved)
-	b.explained(t, "c2", "s1", trigger.AnswerHeldByGuard, "looks at this event again")
+	b.explained(t, "c2", "s1", trigger.AnswerNobodyKnows)
 	b.create(t, "c3", "open", "bug") // not in the log: nobody can keep its seq
-	x := b.explainer()
-	for kept, want := range map[bool]trigger.Answer{true: trigger.AnswerHeldByGuard, false: trigger.AnswerNobodyKnows} {
-		x.Beyond = func(_ context.Context, s *trigger.Subscription, seq int64) (bool, error) {
-			require.Equal(t, "s1", s.ID)
-			require.EqualValues(t, 2, seq)
-			return kept, nil
-		}
-		got, err := x.Explain(ctx, tenant, "c2", "s1")
-		require.NoError(t, err)
-		require.Equal(t, want, got.Answer)
-		got, err = x.Explain(ctx, tenant, "c3", "s1")
-		require.NoError(t, err)
-		require.Equal(t, trigger.AnswerNotRead, got.Answer)
+	sub := b.sub(t, "s1")
+	guard := func(change func(*trigger.Subscription)) {
+		change(sub)
+		sub.Revision++
+		require.NoError(t, b.real.SubscriptionSave(ctx, sub))
 	}
+	guard(func(s *trigger.Subscription) { s.Guard.HeldFrom = 2 })
+	b.explained(t, "c2", "s1", trigger.AnswerHeldByGuard, "looks at this event again")
+	b.explained(t, "c3", "s1", trigger.AnswerNotRead)
+	guard(func(s *trigger.Subscription) { s.PausedBy = "cli:mona" })
+	b.explained(t, "c2", "s1", trigger.AnswerHeldByPause, "cli:mona", "looks at this event again")
+	guard(func(s *trigger.Subscription) { s.Paused, s.PausedBy = false, "" })
+	b.explained(t, "c2", "s1", trigger.AnswerNotRead, "being looked at again")
+	guard(func(s *trigger.Subscription) { s.Guard = trigger.Guard{DiscardTo: 2} })
+	b.explained(t, "c2", "s1", trigger.AnswerDiscarded)
 }
 
 func testExplainFailed(t *testing.T, b *bundle) {

@@ -21,6 +21,7 @@ func loopTests() map[string]func(*testing.T, *bundle) {
 		"TestLoops_AnswerWithinTheLaunch":              testLoopsWithin,
 		"TestLoops_AnswerToAnyOfSeveralLaunches":       testLoopsSiblings,
 		"TestLoops_AnswerToALaunchForAMirror":          testLoopsMirror,
+		"TestLoops_MirrorMadeLate":                     testLoopsMirrorLate,
 		"TestLoops_DepthEight":                         testLoopsDepth,
 	}
 }
@@ -273,6 +274,26 @@ func testLoopsMirror(t *testing.T, b *bundle) {
 	})
 	b.settleAll(t)
 	require.Equal(t, "there s loop_cut", b.outcomes(t)[2], "it went back to that projection's mirroring")
+}
+
+// The mirror is made by the event of before the promotion, where the promotion
+// has brought the card meanwhile: it goes back to that.
+func testLoopsMirrorLate(t *testing.T, b *bundle) {
+	b.bot(t, "bot1")
+	b.projected(t)
+	b.subscribe(t, "a", "bug", func(s *trigger.Subscription) {
+		s.Mode, s.ToColumn, s.On = trigger.ModePromote, "a2", trigger.EventFilter{To: "a1", BoardID: "b1"}
+	})
+	b.create(t, "s", "a1", "bug")
+	b.relayed(t, "s")
+	b.drain(t)
+	event := b.rows(t)[0].Event.ID()
+	b.runs(t, trigger.EffectID(event, "a"))
+	b.runs(t, trigger.ProjectionEffectID(event, "there"))
+	require.Equal(t, "c2", b.column(t, mirror))
+	b.relayed(t, mirror)
+	events := b.events(t)
+	require.Equal(t, chain("a", "s", "there", "s"), events[len(events)-1].Cause)
 }
 
 func testLoopsDepth(t *testing.T, b *bundle) {
