@@ -411,9 +411,14 @@ func TestAnEditorsToken(t *testing.T) {
 
 // A flag that says what to do to what is none that an environment may set.
 func TestNoActionFromTheEnvironment(t *testing.T) {
-	for _, name := range []string{"ALL", "YES", "FLEET", "SEND_AGAIN", "CONFIRMED"} {
+	for _, name := range []string{"ALL", "YES", "FLEET", "SEND_AGAIN", "CONFIRMED", "DISCARD"} {
 		t.Setenv("TRIGGERD_"+name, "true")
 	}
+	require.NotContains(t, command(t, "subs", "resume", "--help").out, "TRIGGERD_DISCARD")
+	o := newOps(t)
+	held := o.rows(t, 1, 1, trigger.StateHeld)
+	require.Contains(t, o.ok(t, "subs", "resume", "sub-1", "--tenant", "acme"), "1 held effects were released")
+	require.Equal(t, trigger.StatePending, o.row(t, held[0]).State)
 	for _, args := range [][]string{
 		{"pause"}, {"resume"}, {"effects", "replay"}, {"effects", "resolve", "acme/000000000001|sub-1"},
 	} {

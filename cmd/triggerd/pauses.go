@@ -226,7 +226,7 @@ func (c *subsPauseCmd) Run(ctx context.Context, std streams) error {
 type subsResumeCmd struct {
 	subFlags
 	By      string `help:"Who does it; the system's user by default." placeholder:"NAME"`
-	Discard bool   `help:"Give up what is held instead of releasing it."`
+	Discard bool   `env:"-" help:"Give up what is held instead of releasing it."`
 	requiredMongo
 }
 
