@@ -380,6 +380,12 @@ func TestSubsCommands(t *testing.T) {
 	for _, says := range []string{"sub-1", "greet", "bot-1", "it floods"} {
 		require.Contains(t, table, says)
 	}
+	require.NotContains(t, table, "failing")
+	require.NoError(t, o.store.SubscriptionSave(t.Context(), &trigger.Subscription{
+		TenantID: "acme", ID: "sub-9", Name: "ratio", Revision: 1, Enabled: true, BotID: "bot-1", If: trigger.Conditions{LabelsAll: []string{"x"}},
+		Failing: "when: division by \x1bzero", FailingSince: time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC),
+	}))
+	require.Regexp(t, `(?m)^sub-9 .*failing since 2026-11-30T12:00:00Z: when: division by  zero$`, o.ok(t, "subs", "ls", "--tenant", "acme"))
 	require.Contains(t, o.ok(t, "subs", "resume", "sub-1", "--tenant", "acme", "--by", "oncall"), "2 held effects were released")
 	for _, id := range held {
 		require.Equal(t, "oncall", o.row(t, id).History[0].By)

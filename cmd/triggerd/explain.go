@@ -37,6 +37,9 @@ func (c *subsExplainCmd) Run(ctx context.Context, std streams) error {
 	}
 	defer closeStore(store)
 	all, err := c.explain(ctx, trigger.NewExplainer(store))
+	if err == nil && len(all) == 0 {
+		err = tenantThere(ctx, store, c.Tenant)
+	}
 	if err != nil {
 		return err
 	}
@@ -152,6 +155,9 @@ func (c *subsDryRunCmd) Run(ctx context.Context, std streams) error {
 		}
 	}
 	dry, err := trigger.NewExplainer(store).DryRun(ctx, c.Tenant, sub, trigger.DryRunParams{CardID: c.Card, Last: c.Last, BeforeSeq: c.Before})
+	if err == nil && len(dry.Verdicts) == 0 {
+		err = tenantThere(ctx, store, c.Tenant)
+	}
 	if err != nil {
 		return err
 	}

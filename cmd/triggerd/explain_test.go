@@ -72,7 +72,9 @@ func TestSubsExplain(t *testing.T) {
 	require.EqualValues(t, 3, all[0].Event.Seq)
 	require.Contains(t, o.ok(t, "subs", "explain", "--tenant", "acme", "--card", "c9", "--subscription", "sub-2"), "card_unknown")
 	require.Contains(t, o.refused(t, "subs", "explain", "--tenant", "acme", "--card", "c1", "--subscription", "sub-9"), "subs ls")
-	require.Equal(t, "[]\n", o.ok(t, "subs", "explain", "--tenant", "nobody", "--card", "c1", "-o", "json"))
+	require.NoError(t, o.store.TenantSave(t.Context(), &trigger.Tenant{ID: "empty", Name: "empty", Revision: 1}))
+	require.Equal(t, "[]\n", o.ok(t, "subs", "explain", "--tenant", "empty", "--card", "c1", "-o", "json"))
+	require.Contains(t, o.refused(t, "subs", "explain", "--tenant", "nobody", "--card", "c1"), "there is no tenant nobody")
 
 	// What an explanation rests on is shown with it.
 	var out strings.Builder
@@ -112,6 +114,8 @@ func TestSubsDryRun(t *testing.T) {
 	require.Contains(t, table, "Earlier events: --before 3")
 	require.Contains(t, o.ok(t, "subs", "dry-run", "sub-2", "--tenant", "acme", "--last", "1", "--before", "2"), "c1")
 
+	require.Contains(t, o.ok(t, "subs", "dry-run", "-f", filepath.Join(dir, "draft.yaml"), "--tenant", "acme", "--card", "c9"), "0 of 0")
+	require.Contains(t, o.refused(t, "subs", "dry-run", "-f", filepath.Join(dir, "draft.yaml"), "--tenant", "nobody"), "there is no tenant nobody")
 	for says, text := range map[string]string{
 		"labels_al: is not a field": "name: x\nbot_id: b\nif: {labels_al: [x]}\n",
 		"bot: is required":          "name: x\nif: {labels_all: [x]}\n",

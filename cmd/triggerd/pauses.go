@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/triggerd/triggerd/pkg/server"
@@ -174,7 +175,11 @@ func (c *subsLsCmd) Run(ctx context.Context, std streams) error {
 	table := [][]string{{"SUBSCRIPTION", "NAME", "ENABLED", "BOT", "PAUSED BY", "WHY"}}
 	for i := range subs {
 		s := &subs[i]
-		table = append(table, []string{s.ID, s.Name, strconv.FormatBool(s.Enabled), s.BotID, s.PausedBy, s.PausedWhy})
+		why := s.PausedWhy
+		if s.Failing != "" {
+			why = strings.TrimPrefix(fmt.Sprintf("%s; failing since %s: %s", why, s.FailingSince.UTC().Format(time.RFC3339), s.Failing), "; ")
+		}
+		table = append(table, []string{s.ID, s.Name, strconv.FormatBool(s.Enabled), s.BotID, s.PausedBy, plain(why)})
 	}
 	return printTable(std.out, table)
 }
