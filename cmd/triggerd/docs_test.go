@@ -7,6 +7,8 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/stretchr/testify/require"
+
+	"github.com/triggerd/triggerd/pkg/tracker"
 )
 
 // words splits a line of a shell that knows single quotes alone.
@@ -47,5 +49,39 @@ func TestCommandsOfTheOpsDocs(t *testing.T) {
 		"effects resolve <id>", "effects replay", "pause", "resume", "pauses", "subs ls", "subs pause <id>", "subs resume <id>",
 	} {
 		require.True(t, seen[command], "%s is not told of: %v", command, seen)
+	}
+}
+
+// README.md names each command and docs/configuration.md each flag, with its
+// variable where it has one.
+func TestDocsHaveEachCommandAndFlag(t *testing.T) {
+	t.Parallel()
+	read := func(path string) string {
+		text, err := os.ReadFile("../../" + path)
+		require.NoError(t, err)
+		return string(text)
+	}
+	readme, conf := read("README.md"), read("docs/configuration.md")
+	_, table, _ := strings.Cut(readme, "## Commands\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	var c cli
+	parser, err := kong.New(&c, kong.Name("triggerd"), kong.DefaultEnvars("TRIGGERD"))
+	require.NoError(t, err)
+	for _, leaf := range parser.Model.Leaves(true) {
+		row := "`triggerd "
+		if leaf.Parent.Type == kong.CommandNode {
+			row += leaf.Parent.Name
+		}
+		row = "(?m)^\\| " + row + "[^|]*\\b" + leaf.Name + "\\b"
+		require.Regexp(t, row, table, "README.md does not name %s", leaf.Path())
+		for _, flag := range leaf.Flags {
+			require.Contains(t, conf, "--"+flag.Name, leaf.Path())
+			for _, env := range flag.Envs {
+				require.Contains(t, conf, "`"+env+"`", "the variable of --%s, %s", flag.Name, leaf.Path())
+			}
+		}
+	}
+	for _, kind := range tracker.Kinds() {
+		require.Contains(t, read("docs/triggers-yaml.md"), "`"+string(kind)+"`")
 	}
 }
