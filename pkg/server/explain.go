@@ -27,7 +27,7 @@ func mayRead(o *huma.Operation, method string) bool {
 
 // DryRunInput chooses the stored events of a dry run.
 type DryRunInput struct {
-	Card   string `query:"card" maxLength:"64" pattern:"^[A-Za-z0-9-]*$" doc:"only events of the card with this id"`
+	Card   string `query:"card" maxLength:"255" pattern:"^[A-Za-z0-9@~-]*$" doc:"only events of the card with this id"`
 	Last   int    `query:"last" minimum:"1" maximum:"1000" default:"50" doc:"how many events, from the newest on"`
 	Before int64  `query:"before" minimum:"0" maximum:"999999999999" doc:"only events before this seq: the next of the page before"`
 }
@@ -75,7 +75,7 @@ func (s *Server) registerExplain(api huma.API) {
 
 	huma.Get(api, "/v1/tenants/{tenant}/cards/{card}/explain", func(ctx context.Context, in *struct {
 		TenantInput
-		Card         string `path:"card" maxLength:"64" pattern:"^[A-Za-z0-9-]+$"`
+		Card         string `path:"card" maxLength:"255" pattern:"^[A-Za-z0-9@~-]+$" doc:"the card's id, percent-encoded"`
 		Subscription string `query:"subscription" maxLength:"64" pattern:"^[A-Za-z0-9-]*$" doc:"only for the subscription with this id"`
 		After        string `query:"after" maxLength:"63" pattern:"^[a-z0-9-]*$" doc:"only for subscriptions with names after this: the next of the page before"`
 	},

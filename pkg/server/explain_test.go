@@ -99,6 +99,13 @@ func TestExplainByAPI(t *testing.T) {
 	require.Equal(t, 404, b.get(t, b.token(t, "other"), path).status)
 	require.Equal(t, 404, b.get(t, b.token(t, "other"), "/v1/tenants/other/cards/"+issueCard()+"/explain?subscription=sub-1").status)
 	require.Equal(t, 404, b.get(t, b.token(t, ""), "/v1/tenants/nobody/cards/x/explain").status)
+	// A mirror's id holds an @, and a long one a ~.
+	for _, mirror := range []string{issueCard() + "@01a22c7d-3f36-762c-b823-8fc801930bf0", "~" + issueCard()} {
+		answer := b.get(t, viewer, "/v1/tenants/acme/cards/"+url.PathEscape(mirror)+"/explain")
+		require.Equal(t, 200, answer.status, mirror)
+		require.Equal(t, mirror, decoded[Page[trigger.Explanation]](t, answer).Items[0].CardID)
+		require.Equal(t, 200, b.post(t, viewer, "/v1/tenants/acme/subscriptions/sub-1/dry-run?card="+url.QueryEscape(mirror), "").status, mirror)
+	}
 
 	// More than a page of subscriptions.
 	for i := range trigger.ExplainSubscriptionsMax {
