@@ -381,6 +381,8 @@ func TestSubsCommands(t *testing.T) {
 		require.Contains(t, table, says)
 	}
 	require.NotContains(t, table, "failing")
+	require.NotContains(t, o.ok(t, "pauses"), "it floods")
+	require.Contains(t, command(t, "pauses", "--help").out, "subs ls", "where it is listed instead")
 	require.NoError(t, o.store.SubscriptionSave(t.Context(), &trigger.Subscription{
 		TenantID: "acme", ID: "sub-9", Name: "ratio", Revision: 1, Enabled: true, BotID: "bot-1", If: trigger.Conditions{LabelsAll: []string{"x"}},
 		Failing: "when: division by \x1bzero", FailingSince: time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC),

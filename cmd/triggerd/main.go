@@ -29,7 +29,7 @@ type cli struct {
 	Subs    subsCmd    `cmd:"" help:"Look at subscriptions, explain them, pause and resume them."`
 	Pause   pauseCmd   `cmd:"" help:"Hold up the launches of a bot, a tenant or the fleet."`
 	Resume  resumeCmd  `cmd:"" help:"End a pause."`
-	Pauses  pausesCmd  `cmd:"" help:"List what is paused."`
+	Pauses  pausesCmd  `cmd:"" help:"List which launches are paused; subs ls shows paused subscriptions."`
 	Token   tokenCmd   `cmd:"" help:"Manage API tokens."`
 	Schema  schemaCmd  `cmd:"" help:"Manage the database's indexes."`
 	Version versionCmd `cmd:"" help:"Print the version."`
