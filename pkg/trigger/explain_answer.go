@@ -219,6 +219,9 @@ func (q *question) withoutRow(e *Event, v Verdict) {
 			"it fires the next time that they become true.", named(e))
 	default:
 		q.say(AnswerCondition, "%s did not fire it: %s", namedCapital(e), v.why())
+		if e.Seq > 0 && q.sub.UpdatedAt.After(e.LoggedAt) {
+			q.note("The subscription was changed since, on %s: this is what it makes of the event now.", stampText(q.sub.UpdatedAt))
+		}
 	}
 }
 
@@ -247,7 +250,7 @@ func (q *question) owedNone(e *Event, unread bool) {
 	case beyond:
 		q.say(AnswerHeldByPause, "%s fired it, but %s paused it. More was held than there are rows for: a release looks at this event again.",
 			namedCapital(e), s.PausedBy)
-	case e.Seq <= s.Guard.DiscardTo:
+	case s.Guard.DiscardFrom > 0 && e.Seq >= s.Guard.DiscardFrom && e.Seq <= s.Guard.DiscardTo:
 		q.say(AnswerDiscarded, "%s fired it while it was paused, and what was held was discarded.", namedCapital(e))
 	case s.UpdatedAt.After(e.LoggedAt):
 		q.say(AnswerChangedSince, "As the subscription is now, %s fires it; but it was changed since, on %s, and did not fire as it was then.",

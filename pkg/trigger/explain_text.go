@@ -88,11 +88,8 @@ func matchRecovered(m *Matcher, e *Event) (fires bool, err error) {
 	return m.Match(e)
 }
 
-// why is the verdict's sentence.
+// why names the first condition that did not hold.
 func (v *Verdict) why() string {
-	if v.Summary != "" {
-		return v.Summary
-	}
 	for _, c := range v.Conditions {
 		if !c.Held {
 			return fmt.Sprintf("%s: wanted %s, found %s.", c.Name, c.Wanted, c.Found)

@@ -30,7 +30,7 @@ func (dl *DeadLetters) SubscriptionResume(ctx context.Context, tenantID, id, by 
 		if s.Paused {
 			s.Guard.FromSeq = seq
 		}
-		s.Guard.DiscardTo = 0
+		s.Guard.DiscardFrom, s.Guard.DiscardTo = 0, 0
 		return true
 	})
 }
@@ -43,6 +43,9 @@ func (dl *DeadLetters) SubscriptionDiscard(ctx context.Context, tenantID, id, by
 	return dl.resume(ctx, tenantID, id, by, func(s *Subscription, seq int64) bool {
 		s.Guard.FromSeq, s.Guard.DiscardTo = seq, seq
 		if s.Guard.HeldFrom > 0 {
+			if s.Guard.HeldFrom <= seq {
+				s.Guard.DiscardFrom = s.Guard.HeldFrom
+			}
 			// What came since stays to be matched.
 			s.Guard.HeldFrom = max(s.Guard.HeldFrom, seq+1)
 		}

@@ -35,6 +35,9 @@ type Guard struct {
 	// DiscardTo is the seq up to which held rows are given up instead of
 	// released.
 	DiscardTo int64 `json:"discard_to,omitempty"`
+	// DiscardFrom is the HeldFrom of the discard: from there to DiscardTo what
+	// was owed was given up without rows. Explain tells of it.
+	DiscardFrom int64 `json:"discard_from,omitempty"`
 }
 
 func (s *Subscription) perMinute() int {

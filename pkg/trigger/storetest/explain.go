@@ -300,7 +300,15 @@ func testExplainGuarded(t *testing.T, b *bundle) {
 	b.explained(t, "c2", "s1", trigger.AnswerHeldByPause, "cli:mona", "looks at this event again")
 	guard(func(s *trigger.Subscription) { s.Paused, s.PausedBy = false, "" })
 	b.explained(t, "c2", "s1", trigger.AnswerNotRead, "being looked at again")
-	guard(func(s *trigger.Subscription) { s.Guard = trigger.Guard{DiscardTo: 2} })
+	// What was left because too much was held, and only that, was discarded
+	// without a row.
+	_, _, err = b.dead().SubscriptionDiscard(ctx, tenant, "s1", "cli:mona")
+	require.NoError(t, err)
+	b.explained(t, "c2", "s1", trigger.AnswerDiscarded, "what was held was discarded")
+	sub = b.sub(t, "s1")
+	guard(func(s *trigger.Subscription) { s.Paused = true })
+	_, _, err = b.dead().SubscriptionDiscard(ctx, tenant, "s1", "cli:mona")
+	require.NoError(t, err)
 	b.explained(t, "c2", "s1", trigger.AnswerDiscarded)
 }
 

@@ -186,6 +186,20 @@ func testExplainChangedSince(t *testing.T, b *bundle) {
 	sub.If.LabelsAll, sub.Revision, sub.UpdatedAt = []string{"bug"}, 2, b.real.Now().Add(time.Second)
 	require.NoError(t, b.real.SubscriptionSave(t.Context(), sub))
 	b.explained(t, "c1", "s1", trigger.AnswerChangedSince, "changed since")
+	// A discard is of what was held, not of all that came before it.
+	_, _, err := b.dead().SubscriptionDiscard(t.Context(), tenant, "s1", "cli:mona")
+	require.NoError(t, err)
+	sub = b.sub(t, "s1")
+	sub.Revision, sub.UpdatedAt = sub.Revision+1, b.real.Now().Add(time.Second)
+	require.NoError(t, b.real.SubscriptionSave(t.Context(), sub))
+	b.explained(t, "c1", "s1", trigger.AnswerChangedSince)
+	// What it was like then is not guessed where the event does not fire it either.
+	sub = b.sub(t, "s1")
+	sub.If.LabelsAll, sub.Revision, sub.UpdatedAt = []string{"wip"}, sub.Revision+1, b.real.Now().Add(time.Second)
+	require.NoError(t, b.real.SubscriptionSave(t.Context(), sub))
+	got := b.explained(t, "c1", "s1", trigger.AnswerCondition, `Event 1 (card.created by mona) did not fire it: if.labels_all: wanted all of the labels "wip", found "bug".`)
+	require.Len(t, got.Notes, 1)
+	require.Contains(t, got.Notes[0], "changed since")
 }
 
 func testExplainEdited(t *testing.T, b *bundle) {
