@@ -118,7 +118,7 @@ func TestSubsDryRun(t *testing.T) {
 	require.Contains(t, o.refused(t, "subs", "dry-run", "-f", filepath.Join(dir, "draft.yaml"), "--tenant", "nobody"), "there is no tenant nobody")
 	for says, text := range map[string]string{
 		"labels_al: is not a field": "name: x\nbot_id: b\nif: {labels_al: [x]}\n",
-		"bot: is required":          "name: x\nif: {labels_all: [x]}\n",
+		"bot_id: is required":       "name: x\nif: {labels_all: [x]}\n",
 		"on, if":                    "name: x\nbot_id: b\n",
 		"name: must not be a numb":  "name: 7\n",
 		"at most 262144 bytes":      "name: " + strings.Repeat("x", draftMaxBytes) + "\n",

@@ -83,6 +83,9 @@ func (x *Explainer) DryRun(ctx context.Context, tenantID string, s *Subscription
 		return nil, tracker.Fieldf("requires", "names a feature that this version does not know")
 	}
 	if err := draft.Validate(); err != nil {
+		if fe, ok := errors.AsType[*tracker.FieldError](err); ok && fe.Field == "bot" {
+			return nil, &tracker.FieldError{Field: "bot_id", Want: fe.Want} // as a draft names it
+		}
 		return nil, err
 	}
 	a, err := ask(&draft)

@@ -28,7 +28,7 @@ func TestArgsAreCheckedWhenSaved(t *testing.T) {
 		"é ${":                      "line 1, column 3: ${ has no } that ends it",
 		`${"}`:                      "${ has no } that ends it",
 		"${card.title // }":         "${ has no } that ends it",
-		"${}":                       "Syntax error",
+		"${}":                       "line 1, column 3: is empty",
 		"ab ${card.titel}":          "line 1, column 10: undefined field 'titel'",
 		"a\né ${card.title +\n 1}":  "line 2, column 16: found no matching overload",
 		"x ${card.labels}":          "line 1, column 5: must yield a text, a number, true or false, not list(string)",

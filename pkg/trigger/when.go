@@ -95,6 +95,9 @@ func compileExpression(env func() (*cel.Env, error), source string, maxBytes int
 	if len(source) > maxBytes {
 		return nil, &exprError{message: fmt.Sprintf("at most %d bytes", maxBytes)}
 	}
+	if strings.TrimSpace(source) == "" {
+		return nil, &exprError{1, 1, "is empty"}
+	}
 	e, err := env()
 	if err != nil {
 		return nil, &exprError{message: err.Error()}
@@ -170,6 +173,9 @@ func firstIssue(issues *cel.Issues) *exprError {
 		return a.Location.Column() - b.Location.Column()
 	})
 	x := &exprError{first.Location.Line(), first.Location.Column() + 1, clip(first.Message, whenErrorMax)}
+	if x.line < 1 {
+		x.line = 0 // of the whole text, as nesting is
+	}
 	for _, name := range []string{"event", "actor"} {
 		if strings.HasPrefix(first.Message, "undeclared reference to '"+name+"'") {
 			x.message = name + " can be named only with on.kinds, on.from or on.to: without them the subscription fires when its conditions become true, whatever brings that about"

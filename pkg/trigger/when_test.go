@@ -92,6 +92,7 @@ func TestWhenIsRefused(t *testing.T) {
 		"dyn":                    {onEdit(`dyn(card.title) == 1`), "undeclared reference to 'dyn'"},
 		"mixed types":            {onEdit(`card.title in ["a", 1]`), "expected type 'string' but found 'int'"},
 		"100 kB":                 {onEdit(`card.title == "` + strings.Repeat("x", 100_000) + `"`), "at most 4096 bytes"},
+		"blank":                  {onEdit("  "), "line 1, column 1: is empty"},
 		"deep":                   {onEdit(deep), "expression recursion limit exceeded"},
 		"deep brackets":          {onEdit(strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + ".size() == size(card.labels)"), "expression recursion limit exceeded"},
 		"many nodes":             {onEdit(strings.Repeat("1+", 2000) + `1 == size(card.title)`), ""},
@@ -110,6 +111,7 @@ func TestWhenIsRefused(t *testing.T) {
 		require.Equal(t, "when", fe.Field, name)
 		require.Contains(t, fe.Want, c.want, name)
 		require.Less(t, len(fe.Want), 500, name)
+		require.NotContains(t, fe.Want, "line -1", name)
 	}
 }
 

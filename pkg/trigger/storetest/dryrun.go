@@ -133,6 +133,7 @@ func testDryRunRefusals(t *testing.T, b *bundle) {
 		p      trigger.DryRunParams
 	}{
 		"name":      {func(s *trigger.Subscription) { s.Name = "" }, trigger.DryRunParams{}},
+		"bot_id":    {func(s *trigger.Subscription) { s.BotID = "" }, trigger.DryRunParams{}},
 		"on, if":    {func(s *trigger.Subscription) { s.If = trigger.Conditions{} }, trigger.DryRunParams{}},
 		"tenant_id": {func(s *trigger.Subscription) { s.TenantID = "other" }, trigger.DryRunParams{}},
 		"requires":  {func(s *trigger.Subscription) { s.Requires = []string{"telepathy"} }, trigger.DryRunParams{}},
