@@ -130,16 +130,17 @@ func (t *Tail) match(out *judged, e *Event, w watchers) {
 			return
 		}
 		t.evals.Add(1)
+		asked := f.whens
 		fires, err := matchesSafely(m, f)
+		if err == nil && (s.When == "" || f.whens > asked) {
+			m.health.ok(e.Seq) // what was decided without it tells nothing of a `when`
+		}
 		switch {
 		case err != nil:
 			t.noteFailed(out, m, e, err)
 			t.poison(out, e, fmt.Errorf("subscription %s: %w", s.ID, err))
 		case fires:
 			out.rows = append(out.rows, s.row(e, t.Clock))
-			m.health.ok(e.Seq)
-		default:
-			m.health.ok(e.Seq)
 		}
 	})
 }

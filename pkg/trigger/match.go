@@ -15,6 +15,8 @@ type facts struct {
 	added         lazyTexts
 	// addedList and removedList are what `event.added` and `event.removed` are.
 	addedList, removedList lazyList
+	// whens counts how often a `when` was asked.
+	whens int
 }
 
 // cardFacts is the card on one side of an event. S is never nil.

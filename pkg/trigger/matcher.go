@@ -193,5 +193,6 @@ func (m *Matcher) whenHolds(f *facts, card *cardFacts) (bool, error) {
 	case m.broken != nil:
 		return false, m.broken
 	}
+	f.whens++
 	return m.when.holds(f, card)
 }

@@ -102,7 +102,7 @@ func testWhenFlagged(t *testing.T, b *bundle) {
 	ctx := t.Context()
 	var log bytes.Buffer
 	b.tail = b.newTail(&log)
-	b.subscribe(t, "s1", "", func(s *trigger.Subscription) { s.If, s.ActiveFromSeq = trigger.Conditions{}, 1 }, onCreated, when(fails))
+	b.subscribe(t, "s1", "", func(s *trigger.Subscription) { s.If, s.ActiveFromSeq = trigger.Conditions{Columns: []string{"open"}}, 1 }, onCreated, when(fails))
 	flagged := func() *trigger.Subscription {
 		b.drain(t)
 		s, err := b.real.SubscriptionGet(ctx, tenant, "s1")
@@ -125,7 +125,10 @@ func testWhenFlagged(t *testing.T, b *bundle) {
 	require.Empty(t, flagged().Failing)
 	require.EqualValues(t, 1, flagged().Revision)
 
+	// One that comes between and is decided without it says nothing.
 	for i := range trigger.FailingAfter + 5 {
+		b.create(t, fmt.Sprint("e", i), "done")
+		b.relayed(t, fmt.Sprint("e", i))
 		b.fresh(t, fmt.Sprint("d", i))
 		flagged()
 	}
