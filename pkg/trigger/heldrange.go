@@ -81,7 +81,7 @@ func (t *Tail) matchRange(ctx context.Context, s *Subscription, from, to, cursor
 		return errPrimaryChanged
 	}
 	m := storedMatcher(s)
-	var rows []Effect
+	var out judged
 	var kept int64
 	for i := range events {
 		e := &events[i]
@@ -95,14 +95,24 @@ func (t *Tail) matchRange(ctx context.Context, s *Subscription, from, to, cursor
 			continue
 		}
 		e.timed()
-		// An evaluation that fails is poison, and has its row.
-		if fires, err := matchesSafely(m, newFacts(e)); err == nil && fires {
-			rows = append(rows, s.row(e, t.Clock))
+		// What was left had matched, and may fail now that the subscription
+		// was edited: then it is poison like any (T5).
+		t.evals.Add(1)
+		switch fires, err := matchesSafely(m, newFacts(e)); {
+		case err != nil:
+			t.evalErrs.Add(1)
+			t.poison(&out, e, fmt.Errorf("subscription %s: %w", s.ID, err))
+		case fires:
+			out.rows = append(out.rows, s.row(e, t.Clock))
 		}
 	}
 	if gone := min(to, cursor) - from + 1 - kept; gone > 0 {
 		t.Logger.Warn().Str("tenant", s.TenantID).Str("subscription", s.ID).Int64("from_seq", from).Int64("to_seq", min(to, cursor)).Int64("gone", gone).
 			Msg("storm guard: events are no longer kept: what the subscription owes for them can't be known")
 	}
-	return t.write(ctx, s.TenantID, rows)
+	if err := t.write(ctx, s.TenantID, out.rows); err != nil {
+		return err
+	}
+	out.log(t.Logger)
+	return nil
 }

@@ -26,6 +26,7 @@ func stormTests() map[string]func(*testing.T, *bundle) {
 		"TestStorm_CostsNothingFarFromTheLimit":  testStormCost,
 		"TestStorm_HeldRowsOfOtherReplicas":      testStormHeldTurns,
 		"TestStorm_RangeOfAnEditedSubscription":  testStormRangeEdited,
+		"TestStorm_RangeThatCannotBeEvaluated":   testStormRangeFails,
 		"TestStorm_TwoReplicasAtOnce":            testStormAtOnce,
 		"TestStorm_EditedMeanwhile":              testStormEdited,
 		"TestStorm_ResumeCountsAnew":             testStormResume,

@@ -49,6 +49,30 @@ func testStormRangeEdited(t *testing.T, b *bundle) {
 	require.Zero(t, b.sub(t, "s1").Guard.HeldFrom)
 }
 
+// An evaluation of the range that fails is no more silently false than another:
+// what was left had matched, and made no poison row.
+func testStormRangeFails(t *testing.T, b *bundle) {
+	b.heldBeyond(t)
+	b.edit(t, "s1", when(`card.labels[1] == "docs"`))
+	_, _, err := b.dead().SubscriptionResume(t.Context(), tenant, "s1", "cli:mona")
+	require.NoError(t, err)
+	b.laneSweep(t)
+	require.Zero(t, b.sub(t, "s1").Guard.HeldFrom)
+	poison := 0
+	for _, row := range b.rows(t) {
+		if row.Kind == trigger.KindEvent {
+			poison++
+			require.Equal(t, "subscription s1: when: index out of bounds: 1", row.Errors[0].Message)
+		}
+	}
+	require.Equal(t, 33-13, poison)
+	// Mended, they are matched when they are replayed.
+	b.edit(t, "s1", when(`"bug" in card.labels`))
+	id := trigger.EventID(tenant, 20)
+	require.Equal(t, trigger.OutcomeMatched, b.runs(t, trigger.PoisonID(id)).Outcome)
+	b.row(t, trigger.EffectID(id, "s1"))
+}
+
 // heldBeyond brings s1 to hold 8 rows, and to have left more.
 func (b *bundle) heldBeyond(t *testing.T) {
 	t.Helper()
