@@ -224,12 +224,11 @@ func (dl *DeadLetters) setPaused(ctx context.Context, tenantID, id string, actio
 		if !set(s) {
 			return s, nil
 		}
-		if len(s.Requires) > 0 {
+		if s.Foreign() {
 			// A save by this version would lose what it does not know of.
 			return nil, &RefusedError{Action: action, ID: id, Why: "the subscription has features of a newer version: use that to " + string(action) + " it"}
 		}
-		s.Revision++
-		s.UpdatedAt = dl.Clock.Now()
+		s.Edited(dl.Clock.Now())
 		err = dl.Config.SubscriptionSave(ctx, s)
 		if err == nil {
 			return s, nil

@@ -123,26 +123,6 @@ func Doubled(patienceMS int64) int64 {
 	return min(2*max(patienceMS, HoleWaitDefault.Milliseconds()), PatienceMax.Milliseconds())
 }
 
-// knownFeatures are the event and subscription features of this version.
-var knownFeatures = map[string]bool{}
-
-// UnknownFeatureError says that an event or a subscription needs a feature of
-// a newer version. It is never poison: the tenant is left to other replicas.
-type UnknownFeatureError struct{ What, Feature string }
-
-func (e *UnknownFeatureError) Error() string {
-	return fmt.Sprintf("%s requires the feature %q, which this version does not know", e.What, e.Feature)
-}
-
-func checkFeatures(what string, requires []string) error {
-	for _, f := range requires {
-		if !knownFeatures[f] {
-			return &UnknownFeatureError{What: what, Feature: f}
-		}
-	}
-	return nil
-}
-
 // LiftHead is the head that a tenant should have (T4), given the one it has
 // (nil if none), the lowest and highest seq in its log (0 if it is empty), and
 // the highest seq that its rows or subscriptions know.

@@ -66,7 +66,7 @@ func (t *Tail) flag(ctx context.Context, list []failing) {
 		warn := func(err error, message string) {
 			t.Logger.Warn().AnErr("save", err).Str("tenant", next.TenantID).Str("subscription", next.ID).Str("error", next.Failing).Msg(message)
 		}
-		if len(next.Requires) == 0 { // else a save by this version would lose what it does not know of
+		if !next.Foreign() { // else a save by this version would lose what it does not know of
 			err := t.Config.SubscriptionSave(ctx, &next)
 			if errors.Is(err, tracker.ErrConflict) {
 				continue

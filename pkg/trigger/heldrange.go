@@ -58,8 +58,7 @@ func (t *Tail) matchHeld(ctx context.Context, key SubscriptionKey) (more bool, e
 	if more = s.Enabled && to < head.Seq; !more {
 		next.Guard.HeldFrom = 0
 	}
-	next.Revision++
-	next.UpdatedAt = t.Clock.Now()
+	next.Edited(t.Clock.Now())
 	return more, t.Config.SubscriptionSave(ctx, &next)
 }
 

@@ -313,8 +313,7 @@ func (g *guarding) pause(ctx context.Context, s *Subscription, limit int, minute
 }
 
 func (g *guarding) save(ctx context.Context, s *Subscription) error {
-	s.Revision++
-	s.UpdatedAt = g.Clock.Now()
+	s.Edited(g.Clock.Now())
 	return g.Config.SubscriptionSave(ctx, s)
 }
 

@@ -402,6 +402,7 @@ func TestApplyWhenAndExpressions(t *testing.T) {
 	require.Equal(t, `event.kind == "card.labeled" && actor.id != "carol"`, s.When)
 	require.Equal(t, map[string]string{"model": "large", "title": "Fix ${card.title}", "price": "$${x}"}, s.Args)
 	require.False(t, b.mustApply(t, text).Changed())
+	require.Equal(t, []string{"when", "expressions"}, s.Requires, "a replica of a version without them must not serve it")
 
 	// Flagged as failing: a file that says the same changes nothing, an edit
 	// takes the flag off.
@@ -413,4 +414,9 @@ func TestApplyWhenAndExpressions(t *testing.T) {
 	require.Contains(t, line(t, r, KindSubscription, "implement").Details[0], "when: ")
 	require.Empty(t, get().Failing)
 	require.Zero(t, get().FailingSince)
+
+	b.mustApply(t, fullFile)
+	require.Empty(t, get().Requires)
+	b.mustApply(t, edit(t, fullFile, "args: {model: large}", "args: {title: '${card.title}'}"))
+	require.Equal(t, []string{"expressions"}, get().Requires)
 }

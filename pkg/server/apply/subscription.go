@@ -41,9 +41,8 @@ func (t *tenantPlan) planSubscriptions() {
 		next.BotID, next.Consume, next.Rank, next.Args, next.Vars = want.BotID, want.Consume, want.Rank, want.Args, want.Vars
 		next.Failing, next.FailingSince = "", time.Time{} // an edit may mend it
 		next.MaxPerMinute = want.MaxPerMinute
-		next.Revision++
-		next.UpdatedAt = t.now
-		if was != nil && len(was.Requires) > 0 && len(d) > 0 {
+		next.Edited(t.now)
+		if was != nil && was.Foreign() && len(d) > 0 {
 			// A save by this version would lose what it does not know of.
 			t.errorf(spec.path, "the stored subscription requires %s of a newer version: apply the file with that", showList(was.Requires))
 		}

@@ -84,6 +84,7 @@ func (b *bundle) heldBeyond(t *testing.T) {
 	require.Equal(t, states{trigger.StatePending: 5, trigger.StateHeld: 8}, b.statesOf(t, "s1"))
 	s := b.sub(t, "s1")
 	require.EqualValues(t, 14, s.Guard.HeldFrom)
+	require.Equal(t, []string{"held"}, s.Requires, "a version that does not know of it would lose it")
 	b.tail = newBundle(t, b.real).tail
 	b.storm(t, 3, noon.Add(time.Hour), time.Second)
 	b.drain(t)
@@ -109,6 +110,7 @@ func testStormHeld(t *testing.T, b *bundle) {
 	s := b.sub(t, "s1")
 	require.False(t, s.Paused)
 	require.Zero(t, s.Guard.HeldFrom)
+	require.Empty(t, s.Requires)
 	left, err := b.real.SubscriptionsBehind(t.Context(), 10)
 	require.NoError(t, err)
 	require.Empty(t, left)
