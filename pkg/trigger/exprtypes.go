@@ -2,6 +2,8 @@ package trigger
 
 import (
 	"errors"
+	"slices"
+	"sync"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/cost"
@@ -51,7 +53,7 @@ var exprFields = map[string]map[string]*types.FieldType{
 		"to":     textField(func(f *facts) string { return f.e.ToColumn }),
 		"added":  listField(func(f *facts) ref.Val { return f.addedList.of(f.e.Added, f.foldedAdded) }, func(f *facts) bool { return len(f.e.Added) > 0 }),
 		"removed": listField(func(f *facts) ref.Val {
-			return f.removedList.of(f.e.Removed, func() []string { return foldAll(f.e.Removed) })
+			return f.removedList.of(f.e.Removed, f.foldedRemoved)
 		}, func(f *facts) bool { return len(f.e.Removed) > 0 }),
 		"before": field(cardType, func(f *facts) any { return &f.before }, func(f *facts) bool { return f.e.Before != nil }),
 	},
@@ -134,6 +136,27 @@ func (l *foldList) Contains(v ref.Val) ref.Val {
 		}
 	}
 	return types.False
+}
+
+// Add implements traits.Adder: in the sum too, `in` finds what is equal so.
+func (l *foldList) Add(other ref.Val) ref.Val {
+	sum, isList := l.Lister.Add(other).(traits.Lister)
+	more, ok := other.(traits.Lister)
+	if !ok || !isList {
+		return types.MaybeNoSuchOverloadErr(other)
+	}
+	return &foldList{Lister: sum, folded: sync.OnceValue(func() []string {
+		if o, ok := other.(*foldList); ok {
+			return slices.Concat(l.folded(), o.folded())
+		}
+		out := slices.Clone(l.folded())
+		for it := more.Iterator(); it.HasNext() == types.True; {
+			if s, ok := it.Next().(types.String); ok {
+				out = append(out, tracker.Fold(string(s)))
+			}
+		}
+		return out
+	})}
 }
 
 // lazyList makes a foldList when it is first asked for.

@@ -13,6 +13,7 @@ type facts struct {
 	after, before cardFacts
 	actor         lazyText
 	added         lazyTexts
+	removed       lazyTexts
 	// addedList and removedList are what `event.added` and `event.removed` are.
 	addedList, removedList lazyList
 	// whens counts how often a `when` was asked.
@@ -69,6 +70,7 @@ func (c *cardFacts) foldedLabels() []string    { return c.labels.of(c.s.Labels) 
 func (c *cardFacts) foldedAssignees() []string { return c.assignees.of(c.s.Assignees) }
 func (f *facts) foldedActor() string           { return f.actor.of(f.e.Actor.ID) }
 func (f *facts) foldedAdded() []string         { return f.added.of(f.e.Added) }
+func (f *facts) foldedRemoved() []string       { return f.removed.of(f.e.Removed) }
 
 func foldAll(list []string) []string {
 	if len(list) == 0 {

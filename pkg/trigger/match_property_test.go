@@ -162,6 +162,7 @@ func TestFoldingIsTheSameEverywhere(t *testing.T) {
 			"added":    {On: trigger.EventFilter{Actors: []string{a}, Kinds: []tracker.Kind{tracker.KindLabeled}}, If: trigger.Conditions{LabelsAny: []string{b}}},
 			"in":       {On: trigger.EventFilter{Actors: []string{a}}, When: `card.title in card.labels`},
 			"in added": {On: trigger.EventFilter{Actors: []string{a}, Kinds: []tracker.Kind{tracker.KindLabeled}}, When: `card.title in event.added`},
+			"in sum":   {On: trigger.EventFilter{Actors: []string{a}, Kinds: []tracker.Kind{tracker.KindLabeled}}, When: `card.title in card.labels + event.removed`},
 			"fold":     {On: trigger.EventFilter{Actors: []string{a}}, When: `fold(card.title) == fold(card.column)`},
 		} {
 			fires, err := trigger.StoredMatcher(s).Match(e)

@@ -1,6 +1,7 @@
 package trigger_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -36,6 +37,8 @@ func TestWhen(t *testing.T) {
 		`"ship-it" in card.labels`:                               true,
 		`"ship" in card.labels`:                                  false,
 		`".*" in card.labels`:                                    false,
+		`"BUG" in card.labels + ["bug"]`:                         true,
+		`"BUG" in event.added + ["ship-it"]`:                     false,
 		`"mona" in card.assignees`:                               true,
 		`card.labels.exists(l, l.startsWith("area/"))`:           true,
 		`card.labels.exists(l, l == "ship-it")`:                  false,
@@ -136,6 +139,30 @@ func TestWhenFires(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Equal(t, c.want, got, name)
 	}
+}
+
+// However often a loop asks, a list is folded once.
+func TestWhenFoldsAListOnce(t *testing.T) {
+	labels := make([]string, tracker.LabelsMax)
+	for i := range labels {
+		labels[i] = fmt.Sprint("LABEL-", i)
+	}
+	e := event(tracker.KindUnlabeled, nil, &tracker.Snapshot{Labels: labels}, func(e *trigger.Event) {
+		for _, l := range labels {
+			e.Removed = append(e.Removed, l+"-x")
+		}
+	})
+	sub := onEdit(`card.labels.exists(l, l in event.removed)`)
+	sub.On.Kinds = []tracker.Kind{tracker.KindUnlabeled}
+	require.NoError(t, sub.Validate())
+	m, err := trigger.NewMatcher(sub)
+	require.NoError(t, err)
+	allocs := testing.AllocsPerRun(10, func() {
+		fires, err := m.Match(e)
+		require.NoError(t, err)
+		require.False(t, fires)
+	})
+	require.Less(t, allocs, 2000.0)
 }
 
 func TestWhenThatFailsIsNotSilentlyFalse(t *testing.T) {

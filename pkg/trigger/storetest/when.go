@@ -102,7 +102,9 @@ func testWhenFlagged(t *testing.T, b *bundle) {
 	ctx := t.Context()
 	var log bytes.Buffer
 	b.tail = b.newTail(&log)
-	b.subscribe(t, "s1", "", func(s *trigger.Subscription) { s.If, s.ActiveFromSeq = trigger.Conditions{Columns: []string{"open"}}, 1 }, onCreated, when(fails))
+	b.subscribe(t, "s1", "", func(s *trigger.Subscription) {
+		s.If, s.ActiveFromSeq = trigger.Conditions{Columns: []string{"open"}}, 1
+	}, onCreated, when(fails))
 	flagged := func() *trigger.Subscription {
 		b.drain(t)
 		s, err := b.real.SubscriptionGet(ctx, tenant, "s1")
