@@ -38,15 +38,10 @@ func compile(subs map[string]*Matcher) *compiledSet {
 		if err := checkFeatures("subscription "+s.ID, s.Requires); err != nil {
 			c.unknown = err
 		}
-		kinds := s.On.Kinds
-		if len(kinds) == 0 && (s.On.From != "" || s.On.To != "") {
-			// Only these kinds carry columns.
-			kinds = []tracker.Kind{tracker.KindMoved, tracker.KindCreated, tracker.KindDeleted}
-		}
-		if len(kinds) == 0 {
+		if len(m.kinds) == 0 {
 			c.any = append(c.any, m)
 		}
-		for _, k := range kinds {
+		for _, k := range m.kinds {
 			c.byKind[k] = append(c.byKind[k], m)
 		}
 	}

@@ -105,7 +105,7 @@ func (q *question) deciding() int {
 // looksAt reports whether the event is of a kind and between columns that the
 // subscription asks for.
 func (s *Subscription) looksAt(e *Event) bool {
-	return (len(s.On.Kinds) == 0 || slices.Contains(s.On.Kinds, e.Kind)) &&
+	return slices.Contains(s.kinds(), e.Kind) &&
 		(s.On.From == "" || s.On.From == e.FromColumn) && (s.On.To == "" || s.On.To == e.ToColumn)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/triggerd/triggerd/pkg/boardmem"
 	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
@@ -56,7 +57,7 @@ func genEvent(t *rapid.T) *trigger.Event {
 		TenantID: "acme", Seq: 7,
 		Source: rapid.SampledFrom([]trigger.Source{trigger.SourceBoard, trigger.SourceBoard, trigger.SourceBoard, trigger.SourceVoid, trigger.SourceCustom}).Draw(t, "source"),
 		BoardEvent: tracker.BoardEvent{
-			Kind: rapid.SampledFrom(tracker.Kinds()).Draw(t, "kind"), BoardID: rapid.SampledFrom([]string{"b1", "b2"}).Draw(t, "board"), CardID: "c1",
+			Kind: rapid.SampledFrom(append(tracker.Kinds(), tracker.KindProjected, "of.a.newer.version")).Draw(t, "kind"), BoardID: rapid.SampledFrom([]string{"b1", "b2"}).Draw(t, "board"), CardID: "c1",
 			Actor: tracker.Actor{
 				Kind: rapid.SampledFrom([]tracker.ActorKind{tracker.ActorHuman, tracker.ActorBot, tracker.ActorSystem, ""}).Draw(t, "actor kind"),
 				ID:   someActors.Draw(t, "actor"),
@@ -117,6 +118,9 @@ func TestVerdictAgreesWithMatch(t *testing.T) {
 			require.Less(t, len(c.Wanted)+len(c.Found), 1100)
 			require.True(t, utf8.ValidString(c.Wanted+c.Found), c.Name)
 		}
+		evaluated, rows := trigger.MatchAll([]trigger.Subscription{*s}, boardmem.New())(e)
+		require.Equal(t, fires || err != nil, rows > 0, "the tail's index leaves none out")
+		require.LessOrEqual(t, evaluated, int64(1))
 		again, errAgain := m.Match(e)
 		require.Equal(t, fires, again)
 		require.Equal(t, fmt.Sprint(err), fmt.Sprint(errAgain))

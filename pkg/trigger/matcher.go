@@ -13,6 +13,8 @@ import (
 type Matcher struct {
 	sub     *Subscription
 	onEvent bool
+	// kinds are those that are accepted, each once; any if empty.
+	kinds []tracker.Kind
 	// The conditions' texts, folded.
 	actors, labelsAll, labelsAny, labelsNone, assignees []string
 	when                                                *expression
@@ -40,7 +42,7 @@ func NewMatcher(s *Subscription) (*Matcher, error) {
 // it is an evaluation that fails.
 func storedMatcher(s *Subscription) *Matcher {
 	m := &Matcher{
-		sub: s, onEvent: s.firesOnEvent(), actors: foldAll(s.On.Actors),
+		sub: s, onEvent: s.firesOnEvent(), kinds: s.kinds(), actors: foldAll(s.On.Actors),
 		labelsAll: foldAll(s.If.LabelsAll), labelsAny: foldAll(s.If.LabelsAny), labelsNone: foldAll(s.If.LabelsNone),
 		assignees: foldAll(s.If.Assignees),
 		texts:     sync.OnceValues(func() (*texts, error) { return compileTexts(s) }),
@@ -96,7 +98,7 @@ func (m *Matcher) accepts(f *facts) bool {
 }
 
 func (m *Matcher) acceptsKind(e *Event) bool {
-	return len(m.sub.On.Kinds) == 0 || slices.Contains(m.sub.On.Kinds, e.Kind)
+	return len(m.kinds) == 0 || slices.Contains(m.kinds, e.Kind)
 }
 
 func (m *Matcher) acceptsFrom(e *Event) bool {

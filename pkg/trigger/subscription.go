@@ -116,6 +116,22 @@ func (s *Subscription) firesOnEvent() bool {
 	return len(s.On.Kinds) > 0 || s.On.From != "" || s.On.To != ""
 }
 
+// kinds returns the kinds that the subscription accepts, each once; none if it
+// accepts any. A from or to column alone asks for what makes, moves or takes
+// away a card: an event of another kind may name columns too and is no move.
+func (s *Subscription) kinds() []tracker.Kind {
+	if len(s.On.Kinds) == 0 && s.firesOnEvent() {
+		return []tracker.Kind{tracker.KindMoved, tracker.KindCreated, tracker.KindDeleted}
+	}
+	var kinds []tracker.Kind
+	for _, k := range s.On.Kinds {
+		if !slices.Contains(kinds, k) {
+			kinds = append(kinds, k)
+		}
+	}
+	return kinds
+}
+
 // Limits of what a subscription may hold.
 const (
 	subscriptionListMax = 100

@@ -86,9 +86,9 @@ func (m *Matcher) tellFilters(v *Verdict, f *facts) {
 	} else if e.After == nil {
 		v.tell("snapshot", false, "an event that shows the card", "one that does not")
 	}
-	if len(on.Kinds) > 0 {
-		kinds := make([]string, len(on.Kinds))
-		for i, k := range on.Kinds {
+	if len(on.Kinds) > 0 || !m.acceptsKind(e) {
+		kinds := make([]string, len(m.kinds))
+		for i, k := range m.kinds {
 			kinds[i] = string(k)
 		}
 		v.tell("on.kinds", m.acceptsKind(e), eitherOf("", kinds), orNone(string(e.Kind), "no kind"))
