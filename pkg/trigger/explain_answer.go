@@ -154,20 +154,43 @@ func (q *question) byEvent(ctx context.Context, i int) error {
 		return err
 	case row != nil:
 		return q.byRow(ctx, row)
-	case e.Seq > 0 && (v.Fires || v.Error != ""):
+	case e.Seq > q.sub.ActiveFromSeq && (v.Fires || v.Error != ""):
 		poison, err := q.row(ctx, PoisonID(e.ID()))
 		if err != nil {
 			return err
 		}
-		if poison != nil && poison.State != StateDone {
-			entry := logEntry(poison, q.sub, q.h.pauses)
-			q.out.Row = &entry
-			q.say(AnswerPoison, "%s could not be handled (%s). Somebody has to mend that and replay it.", namedCapital(e), entry.LastError)
+		if poison != nil && poison.State != StateDone && (v.Error != "" || !poison.ofOther(q.sub.ID)) {
+			q.byPoison(e, poison)
 			return nil
 		}
 	}
 	q.withoutRow(e, v)
 	return nil
+}
+
+// ofOther reports whether the poison row is of another subscription's evaluation
+// alone, as far as it tells.
+func (e *Effect) ofOther(subscriptionID string) bool {
+	if len(e.Errors) == 0 {
+		return false
+	}
+	id, ok := strings.CutPrefix(e.Errors[0].Message, evaluationOf)
+	return ok && !strings.HasPrefix(id, subscriptionID+": ")
+}
+
+// byPoison answers by the poison row of an event.
+func (q *question) byPoison(e *Event, poison *Effect) {
+	entry := logEntry(poison, q.sub, q.h.pauses)
+	q.out.Row = &entry
+	could := fmt.Sprintf("%s could not be handled (%s)", namedCapital(e), entry.LastError)
+	switch {
+	case poison.State == StateDiscarded && entry.Decided != nil:
+		q.say(AnswerDiscarded, "%s, and %s gave it up on %s%s.", could, who(entry.Decided.By), stampText(entry.Decided.At), colon(entry.Decided.Note))
+	case poison.State.Live():
+		q.say(AnswerPoison, "%s. It was replayed and is being handled again.", could)
+	default:
+		q.say(AnswerPoison, "%s. Somebody has to mend that and replay it.", could)
+	}
 }
 
 // row returns nil if there is no such row.
@@ -204,6 +227,8 @@ func (q *question) newestRow(ctx context.Context) (*Effect, error) {
 func (q *question) withoutRow(e *Event, v Verdict) {
 	unread := e.Seq == 0 || e.Seq > q.h.head.Cursor
 	switch {
+	case v.Error != "" && e.Seq > 0 && e.Seq <= q.sub.ActiveFromSeq:
+		q.owedNone(e, unread)
 	case v.Error != "" && unread:
 		q.say(AnswerNotRead, "%s has not been looked at yet, and can't be evaluated now: %s.", namedCapital(e), v.Error)
 	case v.Error != "":

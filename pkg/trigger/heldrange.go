@@ -100,7 +100,7 @@ func (t *Tail) matchRange(ctx context.Context, s *Subscription, from, to, cursor
 		switch fires, err := matchesSafely(m, newFacts(e)); {
 		case err != nil:
 			t.evalErrs.Add(1)
-			t.poison(&out, e, fmt.Errorf("subscription %s: %w", s.ID, err))
+			t.poison(&out, e, fmt.Errorf(evaluationOf+"%s: %w", s.ID, err))
 		case fires:
 			out.rows = append(out.rows, s.row(e, t.Clock))
 		}

@@ -20,6 +20,10 @@ const (
 	EventMaxBytes = 1 << 20
 )
 
+// evaluationOf begins the message of a poison row that is of one subscription's
+// evaluation; its id follows.
+const evaluationOf = "subscription "
+
 // judged is what a batch owes.
 type judged struct {
 	n      int // events judged: the batch ends there
@@ -138,7 +142,7 @@ func (t *Tail) match(out *judged, e *Event, w watchers) {
 		switch {
 		case err != nil:
 			t.noteFailed(out, m, e, err)
-			t.poison(out, e, fmt.Errorf("subscription %s: %w", s.ID, err))
+			t.poison(out, e, fmt.Errorf(evaluationOf+"%s: %w", s.ID, err))
 		case fires:
 			out.rows = append(out.rows, s.row(e, t.Clock))
 		}

@@ -153,6 +153,49 @@ func testExplainReplayed(t *testing.T, b *bundle) {
 	b.explained(t, "c1", "s3", trigger.AnswerChangedSince)
 }
 
+// A when that fails: its own subscription hears of the poison row and of what
+// became of it, another one does not.
+func testExplainWhenFails(t *testing.T, b *bundle) {
+	b.bot(t, "bot1")
+	every := func(s *trigger.Subscription) { s.If, s.On.Kinds = trigger.Conditions{}, tracker.Kinds() }
+	b.subscribe(t, "s1", "", every, when(fails))
+	b.create(t, "c1", "open")
+	b.relayed(t, "c1")
+	b.drain(t)
+	poison := b.row(t, trigger.PoisonID(trigger.EventID(tenant, 1)))
+	got := b.explained(t, "c1", "s1", trigger.AnswerPoison, "Event 1", "subscription s1: when: index out of bounds: 0", "replay it")
+	require.Equal(t, "when: index out of bounds: 0", got.Verdict.Error)
+	require.Equal(t, "when", got.Failed.Name)
+	require.Contains(t, got.Failed.Found, "an evaluation that failed")
+	b.subscribe(t, "s2", "", every, func(s *trigger.Subscription) { s.ActiveFromSeq = 1 })
+	b.explained(t, "c1", "s2", trigger.AnswerEnabledAfter)
+	b.subscribe(t, "s3", "", every, when(fails), func(s *trigger.Subscription) { s.ActiveFromSeq = 1 })
+	b.explained(t, "c1", "s3", trigger.AnswerEnabledAfter)
+
+	// Replayed, and given up.
+	b.decide(t, *poison, trigger.ActionReplay)
+	b.explained(t, "c1", "s1", trigger.AnswerPoison, "is being handled again")
+	b.work(t, 1)
+	b.explained(t, "c1", "s1", trigger.AnswerPoison, "replay it")
+	b.decide(t, *b.row(t, poison.ID), trigger.ActionDiscard)
+	b.explained(t, "c1", "s1", trigger.AnswerDiscarded, "Event 1 (card.created by mona) could not be handled", "cli:mona gave it up")
+
+	// It fails since an edit alone: there is no row of it.
+	b.subscribe(t, "s4", "", every, when(`card.title == "another"`))
+	b.create(t, "c2", "open")
+	b.relayed(t, "c2")
+	b.edit(t, "s1", func(s *trigger.Subscription) { s.Enabled = false })
+	b.edit(t, "s3", func(s *trigger.Subscription) { s.Enabled = false })
+	b.drain(t)
+	b.explained(t, "c2", "s4", trigger.AnswerCondition)
+	b.edit(t, "s4", when(fails))
+	got = b.explained(t, "c2", "s4", trigger.AnswerEvaluation, "Event 2", "the evaluation fails (when: index out of bounds: 0)")
+	require.Nil(t, got.Row)
+	// One that this version can't compile.
+	b.edit(t, "s4", when(`card.of_a_newer_version == "x"`))
+	b.explained(t, "c2", "s4", trigger.AnswerEvaluation, "can't be evaluated: when: line 1, column 5")
+}
+
 func testExplainEvaluation(t *testing.T, b *bundle) {
 	ctx := t.Context()
 	b.subscribe(t, "s1", "bug")
