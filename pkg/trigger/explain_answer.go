@@ -229,6 +229,9 @@ func (q *question) withoutRow(e *Event, v Verdict) {
 	switch {
 	case v.Error != "" && e.Seq > 0 && e.Seq <= q.sub.ActiveFromSeq:
 		q.owedNone(e, unread)
+	case v.Error != "" && q.sub.leaves(e) && !unread:
+		q.say(AnswerEvaluation, "%s can't be evaluated (%s). The subscription is paused (%s): a release looks at this event again.",
+			namedCapital(e), v.Error, q.sub.PausedWhy)
 	case v.Error != "" && unread:
 		q.say(AnswerNotRead, "%s has not been looked at yet, and can't be evaluated now: %s.", namedCapital(e), v.Error)
 	case v.Error != "":

@@ -140,6 +140,8 @@ func (t *Tail) match(out *judged, e *Event, w watchers) {
 			m.health.ok(e.Seq) // what was decided without it tells nothing of a `when`
 		}
 		switch {
+		case err != nil && s.leaves(e):
+			t.evalErrs.Add(1)
 		case err != nil:
 			t.noteFailed(out, m, e, err)
 			t.poison(out, e, fmt.Errorf(evaluationOf+"%s: %w", s.ID, err))

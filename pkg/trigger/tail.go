@@ -356,7 +356,7 @@ func (t *Tail) drain(ctx context.Context, tenantID string, stepsIn bool) (Draine
 	t.storm.commit(tenantID, judged.storm, to, judged.subs)
 	if mine {
 		judged.log(t.Logger)
-		t.flag(ctx, judged.failing)
+		t.flag(ctx, judged.failing, to)
 	}
 	return Drained{Moved: true, More: mine && (to < head.Seq || hole)}, nil
 }

@@ -22,6 +22,7 @@ func whenTests() map[string]func(*testing.T, *bundle) {
 		"TestT5_EvaluationThatFailsIsPoison":           testT5Evaluation,
 		"TestT5_WhenOfAnotherVersionIsNotFalse":        testT5Foreign,
 		"TestWhen_FailingSubscriptionIsFlaggedOnce":    testWhenFlagged,
+		"TestWhen_FailingSubscriptionIsPaused":         testWhenFailingPauses,
 		"TestWhen_FlagLosesToAnEdit":                   testWhenFlagLoses,
 		"TestW6_EvaluationThatFailsIsAFailedAttempt":   testW6Fails,
 		"TestW6_WhenIsOfTheCurrentSubscription":        testW6Current,
@@ -141,6 +142,44 @@ func testWhenFlagged(t *testing.T, b *bundle) {
 	require.True(t, s.Enabled)
 	require.EqualValues(t, 1, s.ActiveFromSeq)
 	require.Equal(t, 1, strings.Count(log.String(), "keeps failing"), log.String())
+}
+
+// Failed rows are kept until somebody deals with them: a subscription that fails
+// at every event is paused before they are without number, and nothing is lost.
+func testWhenFailingPauses(t *testing.T, b *bundle) {
+	const n = 300
+	b.bot(t, "bot1")
+	b.tail.Batch = 20
+	b.subscribe(t, "s1", "bug", when(`card.labels[1] == "x"`), perMinute(1000))
+	b.storm(t, n, noon, time.Second)
+	b.drain(t)
+	require.EqualValues(t, n, b.head(t).Cursor)
+	s := b.sub(t, "s1")
+	require.True(t, s.Paused)
+	require.Equal(t, trigger.StormGuard, s.PausedBy)
+	require.Equal(t, "100 evaluations in a row failed, the last one so: when: index out of bounds: 1", s.PausedWhy)
+	require.NotEmpty(t, s.Failing)
+	require.Equal(t, []string{"when", "held"}, s.Requires)
+	poison := len(b.rows(t))
+	require.LessOrEqual(t, poison, trigger.FailingAfter+trigger.FailingPauses+2*b.tail.Batch)
+	require.EqualValues(t, poison+1, s.Guard.HeldFrom)
+	require.EqualValues(t, 1, b.tail.Storms())
+	b.explained(t, fmt.Sprint("c", n), "s1", trigger.AnswerEvaluation, "a release looks at this event again")
+
+	// Mended and resumed.
+	b.edit(t, "s1", when(`"bug" in card.labels`))
+	_, _, err := b.dead().SubscriptionResume(t.Context(), tenant, "s1", "cli:mona")
+	require.NoError(t, err)
+	b.laneSweep(t)
+	require.Equal(t, states{trigger.StatePending: n - poison}, b.statesOf(t, "s1"))
+	b.runs(t, trigger.PoisonID(trigger.EventID(tenant, 1)))
+	require.Equal(t, states{trigger.StatePending: n - poison + 1}, b.statesOf(t, "s1"))
+
+	// The guard is off: so is this.
+	b.subscribe(t, "s2", "bug", when(`card.labels[1] == "x"`), perMinute(0), func(s *trigger.Subscription) { s.ActiveFromSeq = n })
+	b.storm(t, 150, noon, time.Second)
+	b.drain(t)
+	require.False(t, b.sub(t, "s2").Paused)
 }
 
 func testWhenFlagLoses(t *testing.T, b *bundle) {
