@@ -44,10 +44,10 @@ func (s *Store) EffectMatches(ctx context.Context, p trigger.MatchesParams) ([]t
 	if err != nil {
 		return nil, fmt.Errorf("matches of subscription %s/%s: %w", p.TenantID, p.SubscriptionID, err)
 	}
-	var out []trigger.Match
+	// The seqs are compared here: asked for them too, a server would rather go
+	// through all rows since the first of them than through the latest minutes.
+	out := make([]trigger.Match, 0, len(rows))
 	for _, r := range rows {
-		// Not part of the query: a server might take an index on the seqs for
-		// it, which bound much less than the time does.
 		if r.EventSeq > p.AfterSeq && r.EventSeq <= p.UpToSeq {
 			out = append(out, trigger.NewMatch(r.EventSeq, r.Event.At, r.Event.EID, r.Event.Bulk))
 		}
