@@ -27,6 +27,7 @@ func stormTests() map[string]func(*testing.T, *bundle) {
 		"TestStorm_HeldRowsOfOtherReplicas":      testStormHeldTurns,
 		"TestStorm_RangeOfAnEditedSubscription":  testStormRangeEdited,
 		"TestStorm_RangeThatCannotBeEvaluated":   testStormRangeFails,
+		"TestW7_HeldRowHoldsUpNobody":            testW7Held,
 		"TestStorm_TwoReplicasAtOnce":            testStormAtOnce,
 		"TestStorm_EditedMeanwhile":              testStormEdited,
 		"TestStorm_ResumeCountsAnew":             testStormResume,

@@ -28,6 +28,26 @@ func testStormHeldTurns(t *testing.T, b *bundle) {
 	require.EqualValues(t, 9, b.sub(t, "s1").Guard.HeldFrom)
 }
 
+// A held row is not live: one that ranks behind it goes on, and takes the label.
+func testW7Held(t *testing.T, b *bundle) {
+	b.bot(t, "bot1")
+	b.subscribe(t, "first", "ship-it", oneShot("ship-it"))
+	b.subscribe(t, "second", "ship-it", oneShot("ship-it"), func(s *trigger.Subscription) { s.Rank = 5 })
+	_, err := b.dead().SubscriptionPause(t.Context(), tenant, "first", "cli:mona", "")
+	require.NoError(t, err)
+	b.fresh(t, "c1", "ship-it")
+	b.drain(t)
+	held, taker := trigger.EffectID(trigger.EventID(tenant, 1), "first"), trigger.EffectID(trigger.EventID(tenant, 1), "second")
+	require.Equal(t, trigger.StateHeld, b.row(t, held).State)
+	require.Equal(t, trigger.OutcomeLaunched, b.runs(t, taker).Outcome)
+	_, n, err := b.dead().SubscriptionResume(t.Context(), tenant, "first", "cli:mona")
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Equal(t, trigger.OutcomeOneShotSpent, b.runs(t, held).Outcome)
+	got := b.explained(t, "c1", "first", trigger.AnswerOneShotSpent, "second")
+	require.Equal(t, taker, got.Taker.EffectID)
+}
+
 // What the range owes is what the subscription owes now.
 func testStormRangeEdited(t *testing.T, b *bundle) {
 	b.heldBeyond(t)
