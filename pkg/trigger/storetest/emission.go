@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -327,4 +328,36 @@ func testE6Payload(t *testing.T, b *bundle) {
 	require.Equal(t, "body", fe.Field)
 	_, err = b.real.CardGet(ctx, tenant, "big")
 	require.ErrorIs(t, err, tracker.ErrNotFound)
+}
+
+// strictLog refuses to fill for a caller that has left, as a database does.
+type strictLog struct{ trigger.EventLog }
+
+func (l strictLog) EventFillVoids(ctx context.Context, tenantID string, seqs []int64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return l.EventLog.EventFillVoids(ctx, tenantID, seqs)
+}
+
+func testE2FillOutlives(t *testing.T, b *bundle) {
+	b.relay.Log = strictLog{b.faults}
+	b.create(t, "c1", "open")
+	b.change(t, "c1", retitle("new"))
+	ctx, cancel := context.WithCancel(t.Context())
+	b.setHook(func(op string) {
+		if op == "EventInsertMany" {
+			cancel()
+		}
+	})
+	b.setCut(failOnce("EventInsertMany:before"))
+	_, err := b.relay.Card(ctx, tenant, "c1")
+	require.ErrorIs(t, err, errCut)
+	b.setHook(nil)
+	head, err := b.real.HeadGet(t.Context(), tenant)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, head.Seq)
+	seqs, err := b.real.EventSeqs(t.Context(), tenant, 0, head.Seq)
+	require.NoError(t, err)
+	require.Equal(t, []int64{1, 2}, seqs, "no hole is left to hold up the tenant")
 }

@@ -2,8 +2,11 @@ package storetest
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -230,4 +233,143 @@ func testPauseList(t *testing.T, b *bundle) {
 	whole.By = "hubot"
 	require.NoError(t, b.real.PauseSet(ctx, whole), "cleared it can be set again")
 	require.Equal(t, []trigger.Pause{whole, twin}, list())
+}
+
+func testLanes(t *testing.T, b *bundle) {
+	ctx := t.Context()
+	now := b.real.Now()
+	mark := func(lane string, at time.Time) {
+		require.NoError(t, b.real.LaneMarkMany(ctx, []trigger.LaneMark{{TenantID: tenant, Lane: lane, Due: at}}))
+	}
+	due := func() (out []string) {
+		lanes, err := b.real.LanesDue(ctx, now, 10)
+		require.NoError(t, err)
+		for _, l := range lanes {
+			out = append(out, l.Lane)
+		}
+		return out
+	}
+	require.NoError(t, b.real.LaneMarkMany(ctx, nil))
+	mark("a", now.Add(-time.Second))
+	mark("b", now.Add(-time.Minute))
+	mark("c", now.Add(time.Minute))
+	require.Equal(t, []string{"b", "a"}, due(), "longest due first")
+	lanes, err := b.real.LanesDue(ctx, now, 1)
+	require.NoError(t, err)
+	require.Len(t, lanes, 1)
+
+	mark("c", now)
+	require.Equal(t, []string{"b", "a", "c"}, due(), "a mark brings forward")
+	mark("c", now.Add(time.Hour))
+	require.Len(t, due(), 3, "and never back")
+
+	lanes, err = b.real.LanesDue(ctx, now, 10)
+	require.NoError(t, err)
+	mark("a", now)
+	ok, err := b.real.LaneReschedule(ctx, lanes[1], time.Time{})
+	require.NoError(t, err)
+	require.False(t, ok, "a mark since the lane was read wins")
+	ok, err = b.real.LaneReschedule(ctx, lanes[0], now.Add(time.Hour))
+	require.NoError(t, err)
+	require.True(t, ok)
+	ok, err = b.real.LaneReschedule(ctx, lanes[2], time.Time{})
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, []string{"a"}, due())
+	mark("c", now)
+	require.Len(t, due(), 2, "a cleared lane can be marked again")
+
+	// Many upserts of new lanes at once.
+	var wg sync.WaitGroup
+	for range 6 {
+		wg.Go(func() {
+			for i := range 5 {
+				if err := b.real.LaneMarkMany(ctx, []trigger.LaneMark{{TenantID: tenant, Lane: fmt.Sprint("new", i), Due: now}}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	lanes, err = b.real.LanesDue(ctx, now, 100)
+	require.NoError(t, err)
+	n := 0
+	for _, l := range lanes {
+		if strings.HasPrefix(l.Lane, "new") {
+			n++
+			require.EqualValues(t, 6, l.Version, l.Lane)
+		}
+	}
+	require.Equal(t, 5, n)
+}
+
+func testW9Fair(t *testing.T, b *bundle) {
+	ctx := t.Context()
+	b.bot(t, "bot1")
+	b.bot(t, "bot2")
+	b.subscribe(t, "s1", "bug")
+	b.subscribe(t, "s2", "docs", func(s *trigger.Subscription) { s.BotID = "bot2" })
+	for i := range 30 {
+		b.create(t, fmt.Sprint("c", i), "open", "bug")
+		b.relayed(t, fmt.Sprint("c", i))
+	}
+	b.create(t, "other", "open", "docs")
+	b.relayed(t, "other")
+	b.drain(t)
+	// One slot that becomes free again and again: it is shared.
+	settled := make(chan string, 100)
+	worker := &trigger.EffectWorker{
+		Outbox: b.faults, Lanes: b.faults, Pauses: b.faults, Epochs: b.faults, Evaluator: b.evaluator(), Clock: b.real, Name: "w", Slots: 1, Poll: 5 * time.Millisecond,
+		Settled: func(row trigger.Effect, _ trigger.Settle) { settled <- row.BotID },
+	}
+	require.NoError(t, worker.Start(ctx))
+	defer worker.Stop()
+	for n := 1; ; n++ {
+		if <-settled == "bot2" {
+			require.Less(t, n, 10, "not behind the other lane's backlog")
+			return
+		}
+	}
+}
+
+// stopsWithin stops the worker while a claim is under way.
+type stopsWithin struct {
+	*faults
+	claimed chan struct{}
+	goOn    chan struct{}
+}
+
+func (s stopsWithin) EffectClaim(ctx context.Context, p trigger.ClaimParams) ([]trigger.Effect, error) {
+	rows, err := s.faults.EffectClaim(ctx, p)
+	if len(rows) > 0 {
+		close(s.claimed)
+		<-s.goOn
+		if ctx.Err() != nil {
+			return nil, ctx.Err() // a store whose read-back was cut
+		}
+	}
+	return rows, err
+}
+
+func testW10Claim(t *testing.T, b *bundle) {
+	b.bot(t, "bot1")
+	b.subscribe(t, "s1", "bug")
+	for i := range 3 {
+		b.create(t, fmt.Sprint("c", i), "open", "bug")
+		b.relayed(t, fmt.Sprint("c", i))
+	}
+	b.drain(t)
+	outbox := stopsWithin{b.faults, make(chan struct{}), make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	worker := &trigger.EffectWorker{Outbox: outbox, Lanes: b.faults, Pauses: b.faults, Epochs: b.faults, Evaluator: b.evaluator(), Clock: b.real, Name: "w"}
+	require.NoError(t, worker.Start(ctx))
+	<-outbox.claimed
+	cancel()
+	close(outbox.goOn)
+	worker.Stop()
+	for _, row := range b.rows(t) {
+		require.Equal(t, trigger.StatePending, row.State, "handed back")
+		require.Zero(t, row.Attempts, "no attempt added")
+	}
+	require.Empty(t, b.launches.all())
 }
