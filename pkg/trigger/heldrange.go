@@ -48,15 +48,20 @@ func (t *Tail) matchHeld(ctx context.Context, key SubscriptionKey) (more bool, e
 		return false, err
 	}
 	to := min(head.Seq, from-1+int64(orDefault(t.Batch, TailBatchDefault)))
+	var why error
 	if s.Enabled && to >= from {
-		if err := t.matchRange(ctx, s, from, to, head.Cursor, epoch); err != nil {
+		if to, why, err = t.matchRange(ctx, s, from, to, head.Cursor, epoch); err != nil {
 			return false, err
 		}
 	}
 	next := *s
 	next.Guard.HeldFrom = to + 1
-	if more = s.Enabled && to < head.Seq; !more {
+	if more = s.Enabled && to < head.Seq && why == nil; !more && why == nil {
 		next.Guard.HeldFrom = 0
+	}
+	if why != nil { // nobody mended it
+		next.Failing, next.FailingSince = clip(why.Error(), whenErrorMax), t.Clock.Now()
+		t.pauseFailing(&next, to)
 	}
 	next.Edited(t.Clock.Now())
 	return more, t.Config.SubscriptionSave(ctx, &next)
@@ -64,45 +69,54 @@ func (t *Tail) matchHeld(ctx context.Context, key SubscriptionKey) (more bool, e
 
 // matchRange writes the rows that the subscription owes for the events from one
 // seq to another. What lies above the cursor and is not in the log yet is the
-// tail's.
-func (t *Tail) matchRange(ctx context.Context, s *Subscription, from, to, cursor, epoch int64) error {
+// tail's. It returns the seq that it has come to: when the evaluation keeps
+// failing it stops there, and says why.
+func (t *Tail) matchRange(ctx context.Context, s *Subscription, from, to, cursor, epoch int64) (upTo int64, why, err error) {
 	events, err := t.Log.EventList(ctx, s.TenantID, from-1, to)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	for i := range events {
 		if err := checkFeatures("event "+events[i].ID(), events[i].Requires); err != nil {
-			return err
+			return 0, nil, err
 		}
 	}
 	normalized := NormalizeBoardEvents(ctx, t.Cards, s.TenantID, events)
 	if t.Epochs.Epoch() != epoch {
-		return errPrimaryChanged
+		return 0, nil, errPrimaryChanged
 	}
 	m := storedMatcher(s)
 	var out judged
 	var kept int64
+	failed := 0
 	for i := range events {
 		e := &events[i]
 		if e.Seq <= cursor {
 			kept++
 		}
 		if err := normalized[i].Err; err != nil {
-			return fmt.Errorf("event %d: %w", e.Seq, err)
+			return 0, nil, fmt.Errorf("event %d: %w", e.Seq, err)
 		}
 		if e.Source == SourceVoid || normalized[i].Gone || e.Undecodable != "" || eventSize(e) > EventMaxBytes || e.Seq <= s.ActiveFromSeq {
 			continue
 		}
 		e.timed()
-		// What was left had matched, and may fail now that the subscription
-		// was edited: then it is poison like any (T5).
+		// What was left made no poison row, whether it matched or failed: what
+		// fails now is poison like any (T5).
 		t.evals.Add(1)
 		switch fires, err := matchesSafely(m, newFacts(e)); {
 		case err != nil:
 			t.evalErrs.Add(1)
 			t.poison(&out, e, fmt.Errorf(evaluationOf+"%s: %w", s.ID, err))
+			if failed++; failed >= FailingPauses && s.perMinute() > 0 {
+				to, why = e.Seq, err
+			}
 		case fires:
 			out.rows = append(out.rows, s.row(e, t.Clock))
+			failed = 0
+		}
+		if why != nil {
+			break
 		}
 	}
 	if gone := min(to, cursor) - from + 1 - kept; gone > 0 {
@@ -110,8 +124,8 @@ func (t *Tail) matchRange(ctx context.Context, s *Subscription, from, to, cursor
 			Msg("storm guard: events are no longer kept: what the subscription owes for them can't be known")
 	}
 	if err := t.write(ctx, s.TenantID, out.rows); err != nil {
-		return err
+		return 0, nil, err
 	}
 	out.log(t.Logger)
-	return nil
+	return to, why, nil
 }

@@ -166,9 +166,19 @@ func testWhenFailingPauses(t *testing.T, b *bundle) {
 	require.EqualValues(t, 1, b.tail.Storms())
 	b.explained(t, fmt.Sprint("c", n), "s1", trigger.AnswerEvaluation, "a release looks at this event again")
 
+	// Resumed as it is, it is paused again, further on.
+	_, _, err := b.dead().SubscriptionResume(t.Context(), tenant, "s1", "cli:mona")
+	require.NoError(t, err)
+	b.tail.Batch = 500
+	b.laneSweep(t)
+	require.Len(t, b.rows(t), poison+trigger.FailingPauses)
+	poison += trigger.FailingPauses
+	require.True(t, b.sub(t, "s1").Paused)
+	require.EqualValues(t, poison+1, b.sub(t, "s1").Guard.HeldFrom)
+
 	// Mended and resumed.
 	b.edit(t, "s1", when(`"bug" in card.labels`))
-	_, _, err := b.dead().SubscriptionResume(t.Context(), tenant, "s1", "cli:mona")
+	_, _, err = b.dead().SubscriptionResume(t.Context(), tenant, "s1", "cli:mona")
 	require.NoError(t, err)
 	b.laneSweep(t)
 	require.Equal(t, states{trigger.StatePending: n - poison}, b.statesOf(t, "s1"))
