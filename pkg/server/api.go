@@ -25,6 +25,7 @@ func (s *Server) handler() http.Handler {
 		writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
 	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.Handle("GET /metrics", s.metricsHandler())
 	mux.HandleFunc("POST /v1/tenants/{tenant}/hooks/{hook}", s.hook)
 
 	config := huma.DefaultConfig("triggerd", "1")

@@ -88,7 +88,7 @@ type EffectWorker struct {
 
 // WorkerStats counts what a worker did since it was made.
 type WorkerStats struct {
-	// Claimed rows; Reclaimed ones among them had a lease that ran out.
+	// Claimed rows, and Reclaimed ones, whose lease had run out.
 	Claimed, Reclaimed int64
 	// Settled counts settles that stand; Late those of them whose lease had
 	// run out; Refused those whose claim was no longer held (W2).
