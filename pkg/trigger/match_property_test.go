@@ -16,20 +16,31 @@ import (
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
-// Few texts, so that they meet; hostile ones among them.
-var (
-	someLabels = rapid.SampledFrom([]string{
+// Few texts, so that they meet; hostile ones among them. Each call makes a
+// generator of its own: one that tests in parallel share would be a race.
+
+func someLabels() *rapid.Generator[string] {
+	return rapid.SampledFrom([]string{
 		"ship-it", "SHIP-IT", " ship-it ", "bug", "caf\u00e9", "CAFE\u0301", "stra\u00dfe", "STRASSE", "\u0130", "i\u0307",
 		".*", "(a+)+$", "[", "\xff", strings.Repeat("a", 10_000), "\u212a", "k",
 	})
-	someColumns = rapid.SampledFrom([]string{"", "open", "ready", "done"})
-	someActors  = rapid.SampledFrom([]string{"", "mona", "MONA", "bot9"})
-	someWhens   = rapid.SampledFrom([]string{
+}
+
+func someColumns() *rapid.Generator[string] {
+	return rapid.SampledFrom([]string{"", "open", "ready", "done"})
+}
+
+func someActors() *rapid.Generator[string] {
+	return rapid.SampledFrom([]string{"", "mona", "MONA", "bot9"})
+}
+
+func someWhens() *rapid.Generator[string] {
+	return rapid.SampledFrom([]string{
 		"", "", "", `"ship-it" in card.labels`, `card.title.contains("x")`, `card.labels[0] == "bug"`, `1 / size(card.title) > 0`,
 		`card.labels.exists(l, fold(l) == "bug")`, `has(card.external.url)`, `event.from == "open"`, `event.before.title != card.title`,
 		`actor.id == "mona" && "bug" in event.added`, `this is not CEL`,
 	})
-)
+}
 
 func genList(t *rapid.T, of *rapid.Generator[string], name string) []string {
 	if rapid.Bool().Draw(t, name+" none") {
@@ -43,8 +54,8 @@ func genSnapshot(t *rapid.T, name string) *tracker.Snapshot {
 		return nil
 	}
 	s := &tracker.Snapshot{
-		BoardID: "b1", ColumnID: someColumns.Draw(t, name+" column"), Title: rapid.SampledFrom([]string{"", "x", "other"}).Draw(t, name+" title"),
-		Labels: genList(t, someLabels, name+" labels"), Assignees: genList(t, someActors, name+" assignees"),
+		BoardID: "b1", ColumnID: someColumns().Draw(t, name+" column"), Title: rapid.SampledFrom([]string{"", "x", "other"}).Draw(t, name+" title"),
+		Labels: genList(t, someLabels(), name+" labels"), Assignees: genList(t, someActors(), name+" assignees"),
 	}
 	if rapid.Bool().Draw(t, name+" external") {
 		s.External = &tracker.External{URL: "https://example.com"}
@@ -60,38 +71,38 @@ func genEvent(t *rapid.T) *trigger.Event {
 			Kind: rapid.SampledFrom(append(tracker.Kinds(), tracker.KindProjected, "of.a.newer.version")).Draw(t, "kind"), BoardID: rapid.SampledFrom([]string{"b1", "b2"}).Draw(t, "board"), CardID: "c1",
 			Actor: tracker.Actor{
 				Kind: rapid.SampledFrom([]tracker.ActorKind{tracker.ActorHuman, tracker.ActorBot, tracker.ActorSystem, ""}).Draw(t, "actor kind"),
-				ID:   someActors.Draw(t, "actor"),
+				ID:   someActors().Draw(t, "actor"),
 			},
 			Before: genSnapshot(t, "before"), After: genSnapshot(t, "after"), BeforeUnknown: rapid.IntRange(0, 4).Draw(t, "unknown") == 0,
-			Added: genList(t, someLabels, "added"), Removed: genList(t, someLabels, "removed"),
-			FromColumn: someColumns.Draw(t, "from"), ToColumn: someColumns.Draw(t, "to"),
+			Added: genList(t, someLabels(), "added"), Removed: genList(t, someLabels(), "removed"),
+			FromColumn: someColumns().Draw(t, "from"), ToColumn: someColumns().Draw(t, "to"),
 		},
 	}
 }
 
 func genSubscription(t *rapid.T) *trigger.Subscription {
-	s := &trigger.Subscription{TenantID: "acme", ID: "s", Name: "s", BotID: "b", When: someWhens.Draw(t, "when")}
+	s := &trigger.Subscription{TenantID: "acme", ID: "s", Name: "s", BotID: "b", When: someWhens().Draw(t, "when")}
 	switch rapid.IntRange(0, 4).Draw(t, "labels") {
 	case 0:
-		s.If.LabelsAll = genList(t, someLabels, "all")
+		s.If.LabelsAll = genList(t, someLabels(), "all")
 	case 1:
-		s.If.LabelsAny = genList(t, someLabels, "any")
+		s.If.LabelsAny = genList(t, someLabels(), "any")
 	case 2:
-		s.If.LabelsNone = genList(t, someLabels, "none")
+		s.If.LabelsNone = genList(t, someLabels(), "none")
 	case 3:
 		s.If = trigger.Conditions{
-			LabelsAll: genList(t, someLabels, "all"), LabelsAny: genList(t, someLabels, "any"), LabelsNone: genList(t, someLabels, "none"),
+			LabelsAll: genList(t, someLabels(), "all"), LabelsAny: genList(t, someLabels(), "any"), LabelsNone: genList(t, someLabels(), "none"),
 		}
 	}
 	if rapid.IntRange(0, 2).Draw(t, "more") == 0 {
-		s.If.Columns, s.If.Assignees = genList(t, someColumns, "columns"), genList(t, someActors, "assigned")
-		s.On.Actors = genList(t, someActors, "actors")
+		s.If.Columns, s.If.Assignees = genList(t, someColumns(), "columns"), genList(t, someActors(), "assigned")
+		s.On.Actors = genList(t, someActors(), "actors")
 		s.On.BoardID = rapid.SampledFrom([]string{"", "b1"}).Draw(t, "on board")
 	}
 	if rapid.Bool().Draw(t, "on event") {
 		s.On.Kinds = rapid.SliceOfN(rapid.SampledFrom(tracker.Kinds()), 0, 3).Draw(t, "kinds")
 		if rapid.Bool().Draw(t, "columns") {
-			s.On.From, s.On.To = someColumns.Draw(t, "on from"), someColumns.Draw(t, "on to")
+			s.On.From, s.On.To = someColumns().Draw(t, "on from"), someColumns().Draw(t, "on to")
 		}
 	}
 	return s
@@ -148,7 +159,7 @@ func TestVerdictAgreesWithMatch(t *testing.T) {
 // matching, to `in`, to fold and to consuming.
 func TestFoldingIsTheSameEverywhere(t *testing.T) {
 	t.Parallel()
-	texts := rapid.OneOf(someLabels, rapid.String())
+	texts := rapid.OneOf(someLabels(), rapid.String())
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := texts.Draw(t, "a"), texts.Draw(t, "b")
 		if tracker.Fold(a) == "" || tracker.Fold(b) == "" {
