@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -156,28 +155,10 @@ func orMade(v string, made func() string) string {
 	return v
 }
 
-// laneMarks are the earliest marks of some lanes.
-type laneMarks map[laneKey]time.Time
-
-// add adds a pending row's lane.
-func (m laneMarks) add(row *Effect) laneMarks {
-	if row.State == StatePending {
-		k := laneKey{row.TenantID, row.Lane}
-		if due, there := m[k]; !there || row.NotBefore.Before(due) {
-			m[k] = row.NotBefore
-		}
-	}
-	return m
-}
-
 // mark marks lanes and wakes the worker. Rows are the truth: what is not
 // marked here is late by one sweep.
 func (dl *DeadLetters) mark(ctx context.Context, marks laneMarks) {
-	list := make([]LaneMark, 0, len(marks))
-	for k, due := range marks {
-		list = append(list, LaneMark{TenantID: k.tenant, Lane: k.lane, Due: due})
-	}
-	dl.markList(ctx, list)
+	dl.markList(ctx, marks.list())
 }
 
 func (dl *DeadLetters) markList(ctx context.Context, list []LaneMark) {

@@ -88,8 +88,9 @@ func (t *Tail) pauseFailing(s *Subscription, upTo int64) {
 }
 
 // flag says on a subscription that it keeps failing, once: it goes on being
-// evaluated, until it is paused. All that a batch up to a seq owes is written. Whoever wrote it meanwhile may have mended it: then nothing is
-// said. That it could not be written is no reason to hold up the log.
+// evaluated, until it is paused. All that a batch up to a seq owes is written.
+// Whoever wrote it meanwhile may have mended it: then nothing is said. That it
+// could not be written is no reason to hold up the log.
 func (t *Tail) flag(ctx context.Context, list []failing, upTo int64) {
 	for _, f := range list {
 		next := *f.m.sub
@@ -103,7 +104,8 @@ func (t *Tail) flag(ctx context.Context, list []failing, upTo int64) {
 		warn := func(err error, message string) {
 			t.Logger.Warn().AnErr("save", err).Str("tenant", next.TenantID).Str("subscription", next.ID).Str("error", next.Failing).Msg(message)
 		}
-		if !next.Foreign() { // else a save by this version would lose what it does not know of
+		saved := !next.Foreign()
+		if saved { // else a save by this version would lose what it does not know of
 			err := t.Config.SubscriptionSave(ctx, &next)
 			if errors.Is(err, tracker.ErrConflict) {
 				continue
@@ -113,7 +115,7 @@ func (t *Tail) flag(ctx context.Context, list []failing, upTo int64) {
 				continue
 			}
 		}
-		if f.pause && !f.m.sub.Paused {
+		if saved && f.pause && !f.m.sub.Paused {
 			t.paused.Add(1)
 			warn(nil, "storm guard: a subscription that keeps failing is paused, what comes is matched when somebody resumes it")
 		}

@@ -129,9 +129,7 @@ func (m *mirroring) write(ctx context.Context) Evaluation {
 		return Evaluation{Err: lookup(err)}
 	}
 	if changed.Event != nil {
-		if _, err := m.Board.Relay.Card(ctx, m.row.TenantID, target); err != nil {
-			m.Logger.Warn().Err(err).Str("effect", m.row.ID).Msg("worker: relay after a projection")
-		}
+		m.relay(ctx, m.row, target)
 	}
 	return ev
 }

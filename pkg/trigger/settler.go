@@ -144,23 +144,18 @@ func (s *settler) try(batch []*settling) error {
 // mark marks the lanes of rows that are to be tried again. A lane not marked
 // here is found by the sweep.
 func (s *settler) mark(batch []*settling, stands []bool) {
-	due := make(map[laneKey]time.Time)
+	marks := laneMarks{}
 	for i, item := range batch {
-		key := laneKey{item.TenantID, item.lane}
-		if at, ok := due[key]; stands[i] && item.To == StatePending && (!ok || item.NotBefore.Before(at)) {
-			due[key] = item.NotBefore
+		if stands[i] && item.To == StatePending {
+			marks.at(laneKey{item.TenantID, item.lane}, item.NotBefore)
 		}
 	}
-	if len(due) == 0 {
+	if len(marks) == 0 {
 		return
-	}
-	marks := make([]LaneMark, 0, len(due))
-	for key, at := range due {
-		marks = append(marks, LaneMark{TenantID: key.tenant, Lane: key.lane, Due: at})
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
-	if err := s.lanes.LaneMarkMany(ctx, marks); err != nil {
+	if err := s.lanes.LaneMarkMany(ctx, marks.list()); err != nil {
 		s.log.Warn().Err(err).Int("lanes", len(marks)).Msg("worker: mark lanes of rows to be tried again")
 	}
 }

@@ -393,20 +393,16 @@ func (t *Tail) write(ctx context.Context, tenantID string, rows []Effect) error 
 		}
 		refs = append(refs, got...)
 	}
-	due := make(map[string]time.Time)
+	marks := laneMarks{}
 	for _, ref := range refs {
-		if at, ok := due[ref.Lane]; ref.State.Live() && (!ok || ref.NotBefore.Before(at)) {
-			due[ref.Lane] = ref.NotBefore
+		if ref.State.Live() {
+			marks.at(laneKey{tenantID, ref.Lane}, ref.NotBefore)
 		}
 	}
-	if len(due) == 0 {
+	if len(marks) == 0 {
 		return nil
 	}
-	marks := make([]LaneMark, 0, len(due))
-	for lane, at := range due {
-		marks = append(marks, LaneMark{TenantID: tenantID, Lane: lane, Due: at})
-	}
-	if err := t.Lanes.LaneMarkMany(ctx, marks); err != nil {
+	if err := t.Lanes.LaneMarkMany(ctx, marks.list()); err != nil {
 		return fmt.Errorf("mark %d lanes: %w", len(marks), err)
 	}
 	if t.WakeWorker != nil {
