@@ -356,7 +356,17 @@ func (s *Store) EffectList(ctx context.Context, p trigger.EffectListParams) ([]t
 		{Key: "tenant_id", Value: p.TenantID},
 	}
 	filter = append(filter, filterBy(p.EffectFilter)...)
-	rows, err := findAll[trigger.Effect](ctx, s, collEffects, filter, withoutBodies().SetSort(asc("_id")).SetLimit(int64(p.Limit)))
+	opts := withoutBodies().SetSort(asc("_id")).SetLimit(int64(p.Limit))
+	// Which index a server prefers depends on how old its statistics are, and
+	// most of them would have it sort all rows of a state for one page.
+	switch p.State {
+	case trigger.StateFailed, trigger.StateReconcile, trigger.StateHeld:
+		opts.SetHint(indexParked)
+	case trigger.StatePending, trigger.StateClaimed:
+	default:
+		opts.SetHint(indexID)
+	}
+	rows, err := findAll[trigger.Effect](ctx, s, collEffects, filter, opts)
 	if err != nil {
 		return nil, fmt.Errorf("list effects of %s: %w", p.TenantID, err)
 	}

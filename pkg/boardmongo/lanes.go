@@ -84,6 +84,8 @@ var anyTenant = bson.E{Key: "tenant_id", Value: bson.D{{Key: "$gt", Value: ""}}}
 func (s *Store) LanesLate(ctx context.Context) ([]trigger.LaneMark, error) {
 	octx, cancel := s.op(ctx)
 	defer cancel()
+	// Without the hint a server may take tenant_state_updated, which has the
+	// rows that are long done, too.
 	cur, err := s.db.Collection(collEffects).Aggregate(octx, mongo.Pipeline{
 		{{Key: "$match", Value: bson.D{
 			anyTenant,
@@ -94,7 +96,7 @@ func (s *Store) LanesLate(ctx context.Context) ([]trigger.LaneMark, error) {
 			{Key: "_id", Value: bson.D{{Key: "tenant_id", Value: "$tenant_id"}, {Key: "lane", Value: "$lane"}}},
 			{Key: "due", Value: bson.D{{Key: "$min", Value: "$not_before"}}},
 		}}},
-	}, options.Aggregate().SetBatchSize(findBatch))
+	}, options.Aggregate().SetBatchSize(findBatch).SetHint(indexLive))
 	if err != nil {
 		return nil, fmt.Errorf("lanes with live rows: %w", err)
 	}

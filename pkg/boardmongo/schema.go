@@ -38,6 +38,13 @@ const (
 // add: an older replica never undoes a newer one's.
 const schemaVersion = 4
 
+// Indexes that a query names as its hint.
+const (
+	indexID     = "_id_"
+	indexLive   = "live_tenant_lane"
+	indexParked = "parked_tenant_state"
+)
+
 // index is one index of the schema.
 type index struct {
 	coll    string
@@ -84,7 +91,7 @@ func indexes() []index {
 		{coll: collHeads, name: "dirty_drain_after", keys: asc("drain_after"), partial: bson.D{{Key: "dirty", Value: true}}},
 		{coll: collLanes, name: "due_at", keys: asc("due_at"), partial: bson.D{{Key: "due_at", Value: exists}}},
 		{
-			coll: collEffects, name: "live_tenant_lane", keys: asc("tenant_id", "lane", "state", "not_before"),
+			coll: collEffects, name: indexLive, keys: asc("tenant_id", "lane", "state", "not_before"),
 			partial: bson.D{{Key: "state", Value: bson.D{{Key: "$in", Value: bson.A{trigger.StatePending, trigger.StateClaimed}}}}},
 		},
 		{coll: collEffects, name: "tenant_state_updated", keys: asc("tenant_id", "state", "updated_at")},
@@ -92,7 +99,7 @@ func indexes() []index {
 		// the many done rows a server would rather sort all of them than read a
 		// page by id.
 		{
-			coll: collEffects, name: "parked_tenant_state", keys: asc("tenant_id", "state", "_id"),
+			coll: collEffects, name: indexParked, keys: asc("tenant_id", "state", "_id"),
 			partial: bson.D{{Key: "state", Value: in([]trigger.State{trigger.StateFailed, trigger.StateReconcile, trigger.StateHeld, trigger.StateDiscarded})}},
 		},
 		{coll: collEffects, name: "held", keys: asc("tenant_id", "subscription_id"), partial: bson.D{{Key: "state", Value: trigger.StateHeld}}},
