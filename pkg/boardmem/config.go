@@ -64,6 +64,18 @@ func (t *table[T]) save(tenantID, id, name string, revision int64, value T) erro
 	return nil
 }
 
+func (t *table[T]) remove(tenantID, id string, revision int64) error {
+	k := key{tenantID, id}
+	switch e, ok := t.rows[k]; {
+	case !ok:
+		return fmt.Errorf("delete %T %s/%s: %w", e.value, tenantID, id, tracker.ErrNotFound)
+	case e.revision != revision:
+		return fmt.Errorf("delete %T %s/%s at revision %d: %w", e.value, tenantID, id, revision, tracker.ErrConflict)
+	}
+	delete(t.rows, k)
+	return nil
+}
+
 // TenantGet implements trigger.Config.
 func (s *Store) TenantGet(_ context.Context, tenantID string) (*trigger.Tenant, error) {
 	s.mu.Lock()
@@ -274,4 +286,39 @@ func (s *Store) TokenRevoke(_ context.Context, id string, at time.Time) error {
 		t.RevokedAt = at.Truncate(time.Millisecond)
 	}
 	return nil
+}
+
+// BoardDelete implements trigger.Config.
+func (s *Store) BoardDelete(_ context.Context, tenantID, id string, revision int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.boards.remove(tenantID, id, revision)
+}
+
+// BotDelete implements trigger.Config.
+func (s *Store) BotDelete(_ context.Context, tenantID, id string, revision int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bots.remove(tenantID, id, revision)
+}
+
+// HookDelete implements trigger.Config.
+func (s *Store) HookDelete(_ context.Context, tenantID, id string, revision int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hooks.remove(tenantID, id, revision)
+}
+
+// SubscriptionDelete implements trigger.Config.
+func (s *Store) SubscriptionDelete(_ context.Context, tenantID, id string, revision int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.subscriptions.remove(tenantID, id, revision)
+}
+
+// ProjectionDelete implements trigger.Config.
+func (s *Store) ProjectionDelete(_ context.Context, tenantID, id string, revision int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.projections.remove(tenantID, id, revision)
 }

@@ -44,6 +44,24 @@ func save[T any](ctx context.Context, s *Store, coll, key string, revision int64
 	return nil
 }
 
+// remove deletes a configured thing at a revision. What became of a delete
+// whose answer was lost is for the caller to look up.
+func (s *Store) remove(ctx context.Context, coll, tenantID, id string, revision int64) error {
+	octx, cancel := s.op(ctx)
+	defer cancel()
+	res, err := s.db.Collection(coll).DeleteOne(octx, append(byKey(tenantID, id), bson.E{Key: "revision", Value: revision}))
+	if err == nil && res.DeletedCount == 0 {
+		// It is at another revision, or gone.
+		if _, err = findOne[struct{}](ctx, s, coll, byKey(tenantID, id)); err == nil {
+			err = tracker.ErrConflict
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("delete %s %s/%s at revision %d: %w", coll, tenantID, id, revision, err)
+	}
+	return nil
+}
+
 // TenantGet implements trigger.Config.
 func (s *Store) TenantGet(ctx context.Context, tenantID string) (*trigger.Tenant, error) {
 	return findOne[trigger.Tenant](ctx, s, collTenants, bson.D{{Key: "_id", Value: tenantID}})
@@ -148,6 +166,31 @@ func (s *Store) SubscriptionRefs(ctx context.Context, tenantID string) ([]trigge
 // SubscriptionSave implements trigger.Config.
 func (s *Store) SubscriptionSave(ctx context.Context, sub *trigger.Subscription) error {
 	return save(ctx, s, collSubscriptions, docKey(sub.TenantID, sub.ID), sub.Revision, *sub)
+}
+
+// BoardDelete implements trigger.Config.
+func (s *Store) BoardDelete(ctx context.Context, tenantID, id string, revision int64) error {
+	return s.remove(ctx, collBoards, tenantID, id, revision)
+}
+
+// BotDelete implements trigger.Config.
+func (s *Store) BotDelete(ctx context.Context, tenantID, id string, revision int64) error {
+	return s.remove(ctx, collBots, tenantID, id, revision)
+}
+
+// HookDelete implements trigger.Config.
+func (s *Store) HookDelete(ctx context.Context, tenantID, id string, revision int64) error {
+	return s.remove(ctx, collHooks, tenantID, id, revision)
+}
+
+// SubscriptionDelete implements trigger.Config.
+func (s *Store) SubscriptionDelete(ctx context.Context, tenantID, id string, revision int64) error {
+	return s.remove(ctx, collSubscriptions, tenantID, id, revision)
+}
+
+// ProjectionDelete implements trigger.Config.
+func (s *Store) ProjectionDelete(ctx context.Context, tenantID, id string, revision int64) error {
+	return s.remove(ctx, collProjections, tenantID, id, revision)
 }
 
 type deliveryDoc struct {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/rs/zerolog"
 
 	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
@@ -15,8 +16,46 @@ import (
 // PageMax is the most that one page of a list holds.
 const PageMax = 100
 
+// APIParams is what the API works with.
+type APIParams struct {
+	Store  trigger.Store
+	Sealer trigger.Sealer
+	Logger zerolog.Logger
+	Board  *trigger.Board
+	Dead   *trigger.DeadLetters
+	// As, if set, is whose call each call is: no token is asked for. It is for
+	// a command that works on a database, without a server.
+	As *trigger.Token
+}
+
+// API answers /v1 from a store. It runs no loop, so that a command can use it
+// without being a replica. Safe for concurrent use.
+type API struct {
+	APIParams
+	mux     *http.ServeMux
+	openapi *huma.OpenAPI
+}
+
+// NewAPI makes an API, with a board and dead letters on the store where p has
+// none.
+func NewAPI(p APIParams) *API {
+	if p.Board == nil {
+		relay := &trigger.Relay{Cards: p.Store, Log: p.Store, Heads: p.Store, Logger: p.Logger}
+		p.Board = &trigger.Board{Cards: p.Store, Log: p.Store, Clock: p.Store, Relay: relay}
+	}
+	if p.Dead == nil {
+		p.Dead = trigger.NewDeadLetters(p.Store, p.Board, p.Logger)
+	}
+	a := &API{APIParams: p, mux: http.NewServeMux()}
+	a.routes()
+	return a
+}
+
+// ServeHTTP implements http.Handler.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { problems(a.mux).ServeHTTP(w, r) }
+
 func (s *Server) handler() http.Handler {
-	mux := http.NewServeMux()
+	mux := s.api.mux
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		if !s.tail.Healthy() {
 			writeProblem(w, http.StatusServiceUnavailable, "the tail panics again and again")
@@ -27,17 +66,20 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.Handle("GET /metrics", s.metricsHandler())
 	mux.HandleFunc("POST /v1/tenants/{tenant}/hooks/{hook}", s.hook)
+	return s.api
+}
 
+func (a *API) routes() {
 	config := huma.DefaultConfig("triggerd", "1")
 	// The reference page of the default loads its code from elsewhere.
 	config.DocsPath, config.OpenAPIPath, config.SchemasPath = "", "", ""
 	config.CreateHooks = nil // no $schema links into every answer
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}
 	config.Security = []map[string][]string{{"token": {}}}
-	api := humago.New(mux, config)
-	api.UseMiddleware(s.authenticate(api))
-	s.register(api)
-	return problems(mux)
+	api := humago.New(a.mux, config)
+	api.UseMiddleware(a.authenticate(api))
+	a.register(api)
+	a.openapi = api.OpenAPI()
 }
 
 // problems answers what the mux has no route for with a problem, as all other
@@ -90,7 +132,7 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 
 // authenticate lets a call through that carries an active token for the tenant
 // it names. Another tenant looks like one that does not exist.
-func (s *Server) authenticate(api huma.API) func(huma.Context, func(huma.Context)) {
+func (a *API) authenticate(api huma.API) func(huma.Context, func(huma.Context)) {
 	return func(ctx huma.Context, next func(huma.Context)) {
 		refuse := func(status int, detail string) {
 			if status == http.StatusUnauthorized {
@@ -99,18 +141,22 @@ func (s *Server) authenticate(api huma.API) func(huma.Context, func(huma.Context
 			_ = huma.WriteErr(api, ctx, status, detail)
 		}
 		unavailable := func(err error) {
-			s.log.Warn().Err(err).Msg("authenticate")
+			a.Logger.Warn().Err(err).Msg("authenticate")
 			ctx.SetHeader("Retry-After", retryAfter)
 			refuse(http.StatusServiceUnavailable, "the store does not answer")
+		}
+		if a.As != nil {
+			next(huma.WithValue(ctx, tokenKey{}, a.As))
+			return
 		}
 		text, ok := bearer(ctx.Header("Authorization"))
 		if !ok {
 			refuse(http.StatusUnauthorized, "a token is required: Authorization: Bearer trg_…")
 			return
 		}
-		token, err := s.p.Store.TokenByHash(ctx.Context(), tokenHash(text))
+		token, err := a.Store.TokenByHash(ctx.Context(), tokenHash(text))
 		switch {
-		case errors.Is(err, tracker.ErrNotFound) || (err == nil && !token.Active(s.p.Store.Now())):
+		case errors.Is(err, tracker.ErrNotFound) || (err == nil && !token.Active(a.Store.Now())):
 			refuse(http.StatusUnauthorized, "the token is not known, expired or revoked")
 			return
 		case err != nil:
@@ -123,7 +169,7 @@ func (s *Server) authenticate(api huma.API) func(huma.Context, func(huma.Context
 			return
 		case token.Role == trigger.RoleAdmin && tracker.ValidTenantID(tenant):
 			// A misspelt tenant must not look like one where all is well.
-			_, err := s.p.Store.TenantGet(ctx.Context(), tenant)
+			_, err := a.Store.TenantGet(ctx.Context(), tenant)
 			switch {
 			case errors.Is(err, tracker.ErrNotFound):
 				refuse(http.StatusNotFound, notFound)
@@ -155,7 +201,7 @@ func by(ctx context.Context) string { return "token:" + caller(ctx).Name }
 const notFound = "there is no such thing"
 
 // fail translates an error of the store for the caller.
-func (s *Server) fail(err error) error {
+func (a *API) fail(err error) error {
 	var field *tracker.FieldError
 	var refused *trigger.RefusedError
 	switch {
@@ -168,7 +214,7 @@ func (s *Server) fail(err error) error {
 	case errors.As(err, &field):
 		return huma.Error422UnprocessableEntity("refused", field)
 	}
-	s.log.Warn().Err(err).Msg("API")
+	a.Logger.Warn().Err(err).Msg("API")
 	return huma.Error503ServiceUnavailable("the store does not answer")
 }
 
@@ -187,21 +233,21 @@ type Page[T any] struct {
 	Next string `json:"next,omitempty"`
 }
 
-func (s *Server) register(api huma.API) {
+func (a *API) register(api huma.API) {
 	huma.Get(api, "/v1/tenants", func(ctx context.Context, in *struct {
 		After string `query:"after" maxLength:"63" pattern:"^[a-z0-9-]*$" doc:"only tenants after this id"`
 		Limit int    `query:"limit" minimum:"1" maximum:"100" default:"50"`
 	},
 	) (*one[Page[trigger.TenantStatus]], error) {
-		heads, err := s.p.Store.HeadList(ctx, in.After, in.Limit)
+		heads, err := a.Store.HeadList(ctx, in.After, in.Limit)
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
 		page := Page[trigger.TenantStatus]{Items: []trigger.TenantStatus{}}
 		for i := range heads {
-			status, err := trigger.Status(ctx, s.p.Store, s.p.Store, &heads[i])
+			status, err := trigger.Status(ctx, a.Store, a.Store, &heads[i])
 			if err != nil {
-				return nil, s.fail(err)
+				return nil, a.fail(err)
 			}
 			page.Items = append(page.Items, status)
 		}
@@ -212,19 +258,19 @@ func (s *Server) register(api huma.API) {
 	}, named("list-tenants", "Where each tenant's log stands. For admins."))
 
 	huma.Get(api, "/v1/tenants/{tenant}", func(ctx context.Context, in *struct{ TenantInput }) (*one[trigger.TenantStatus], error) {
-		if _, err := s.p.Store.TenantGet(ctx, in.Tenant); err != nil {
-			return nil, s.fail(err)
+		if _, err := a.Store.TenantGet(ctx, in.Tenant); err != nil {
+			return nil, a.fail(err)
 		}
-		head, err := s.p.Store.HeadGet(ctx, in.Tenant)
+		head, err := a.Store.HeadGet(ctx, in.Tenant)
 		if errors.Is(err, tracker.ErrNotFound) {
 			head, err = &trigger.Head{TenantID: in.Tenant}, nil
 		}
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
-		status, err := trigger.Status(ctx, s.p.Store, s.p.Store, head)
+		status, err := trigger.Status(ctx, a.Store, a.Store, head)
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
 		return &one[trigger.TenantStatus]{status}, nil
 	}, named("get-tenant", "Where the tenant's log stands."))
@@ -234,9 +280,9 @@ func (s *Server) register(api huma.API) {
 		Card string `path:"card" maxLength:"255" pattern:"^[A-Za-z0-9@~-]+$" doc:"the card's id, percent-encoded"`
 	},
 	) (*one[Card], error) {
-		card, err := s.board.CardGet(ctx, in.Tenant, in.Card)
+		card, err := a.Board.CardGet(ctx, in.Tenant, in.Card)
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
 		return &one[Card]{newCard(card)}, nil
 	}, named("get-card", "One card."))
@@ -247,17 +293,17 @@ func (s *Server) register(api huma.API) {
 		Limit int64 `query:"limit" minimum:"1" maximum:"100" default:"50"`
 	},
 	) (*one[EventPage], error) {
-		events, err := s.p.Store.EventList(ctx, in.Tenant, in.After, in.After+in.Limit)
+		events, err := a.Store.EventList(ctx, in.Tenant, in.After, in.After+in.Limit)
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
 		page := EventPage{Items: []trigger.Event{}}
 		page.Items = append(page.Items, events...)
 		// Seqs without an event (holes, and what retention removed) make a
 		// page short, not the last one.
-		head, err := s.p.Store.HeadGet(ctx, in.Tenant)
+		head, err := a.Store.HeadGet(ctx, in.Tenant)
 		if err != nil && !errors.Is(err, tracker.ErrNotFound) {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
 		if head != nil && head.Seq > in.After+in.Limit {
 			page.Next = in.After + in.Limit
@@ -265,11 +311,11 @@ func (s *Server) register(api huma.API) {
 		return &one[EventPage]{page}, nil
 	}, named("list-events", "A page of the tenant's log, by seq."))
 
-	s.registerEffects(api)
-	s.registerBulk(api)
-	s.registerPauses(api)
-	s.registerCards(api)
-	s.registerExplain(api)
+	a.registerEffects(api)
+	a.registerBulk(api)
+	a.registerPauses(api)
+	a.registerCards(api)
+	a.registerExplain(api)
 }
 
 // EventPage is a page of the log.

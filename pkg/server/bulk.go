@@ -73,28 +73,28 @@ type BulkInput struct {
 	Bulk string `path:"bulk" maxLength:"64" pattern:"^[A-Za-z0-9-]+$"`
 }
 
-func (s *Server) registerBulk(api huma.API) {
+func (a *API) registerBulk(api huma.API) {
 	huma.Post(api, "/v1/tenants/{tenant}/effects/bulk", func(ctx context.Context, in *struct {
 		TenantInput
 		Body BulkBody
 	},
 	) (*one[Bulk], error) {
 		f := FilterInput(in.Body.Filter)
-		filter, err := f.filter(s.p.Store.Now(), "body.filter")
+		filter, err := f.filter(a.Store.Now(), "body.filter")
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
-		b, err := s.dead.BulkPrepare(ctx, trigger.BulkParams{
+		b, err := a.Dead.BulkPrepare(ctx, trigger.BulkParams{
 			TenantID: in.Tenant, Action: trigger.Action(in.Body.Action), Filter: filter, By: by(ctx), Note: in.Body.Note,
 		})
 		if field, ok := errors.AsType[*tracker.FieldError](err); ok && field.Field == "state" {
 			err = &tracker.FieldError{Field: "filter.state", Want: field.Want}
 		}
-		return s.bulk(b, inBody(err))
+		return a.bulk(b, inBody(err))
 	}, named("prepare-bulk", "Find the effects that a bulk decision would touch, and keep them. Nothing is touched."), write, created)
 
 	huma.Get(api, "/v1/tenants/{tenant}/effects/bulk/{bulk}", func(ctx context.Context, in *struct{ BulkInput }) (*one[Bulk], error) {
-		return s.bulk(s.dead.BulkGet(ctx, in.Tenant, in.Bulk))
+		return a.bulk(a.Dead.BulkGet(ctx, in.Tenant, in.Bulk))
 	}, named("get-bulk", "How far a bulk decision is."))
 
 	huma.Post(api, "/v1/tenants/{tenant}/effects/bulk/{bulk}/run", func(ctx context.Context, in *struct {
@@ -104,19 +104,19 @@ func (s *Server) registerBulk(api huma.API) {
 		}
 	},
 	) (*one[Bulk], error) {
-		return s.bulk(s.dead.BulkRun(ctx, in.Tenant, in.Bulk, in.Body.Digest, bulkBudget))
+		return a.bulk(a.Dead.BulkRun(ctx, in.Tenant, in.Bulk, in.Body.Digest, bulkBudget))
 	}, named("run-bulk", "Go on with a bulk decision, for ten seconds at most. Call again until it is finished or stopped."), write)
 
 	huma.Post(api, "/v1/tenants/{tenant}/effects/bulk/{bulk}/stop", func(ctx context.Context, in *struct{ BulkInput }) (*one[Bulk], error) {
-		return s.bulk(s.dead.BulkStop(ctx, in.Tenant, in.Bulk))
+		return a.bulk(a.Dead.BulkStop(ctx, in.Tenant, in.Bulk))
 	}, named("stop-bulk", "Stop a bulk decision for good. What was decided stays."), write)
 }
 
 func created(o *huma.Operation) { o.DefaultStatus = 201 }
 
-func (s *Server) bulk(b *trigger.Bulk, err error) (*one[Bulk], error) {
+func (a *API) bulk(b *trigger.Bulk, err error) (*one[Bulk], error) {
 	if err != nil {
-		return nil, s.fail(err)
+		return nil, a.fail(err)
 	}
 	return &one[Bulk]{NewBulk(b)}, nil
 }

@@ -43,7 +43,7 @@ func TestCallsOfTheOpsDocs(t *testing.T) {
 				e.DeliveryStartedAt = time.Date(2026, 11, 30, 9, 33, 48, 111e6, time.UTC)
 			}
 		})
-		bulk, err := b.server.dead.BulkPrepare(t.Context(), trigger.BulkParams{
+		bulk, err := b.server.api.Dead.BulkPrepare(t.Context(), trigger.BulkParams{
 			TenantID: "acme", Action: trigger.ActionReplay, Filter: trigger.EffectFilter{State: trigger.StateFailed}, By: "x",
 		})
 		require.NoError(t, err)

@@ -154,7 +154,7 @@ func inBody(err error) error {
 	return err
 }
 
-func (s *Server) registerEffects(api huma.API) {
+func (a *API) registerEffects(api huma.API) {
 	huma.Get(api, "/v1/tenants/{tenant}/effects", func(ctx context.Context, in *struct {
 		TenantInput
 		FilterInput
@@ -164,17 +164,17 @@ func (s *Server) registerEffects(api huma.API) {
 	) (*one[Page[Effect]], error) {
 		after, err := decodeCursor(in.Tenant, in.After)
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
-		filter, err := in.filter(s.p.Store.Now(), "query")
+		filter, err := in.filter(a.Store.Now(), "query")
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
-		rows, err := s.p.Store.EffectList(ctx, trigger.EffectListParams{
+		rows, err := a.Store.EffectList(ctx, trigger.EffectListParams{
 			TenantID: in.Tenant, EffectFilter: filter, AfterID: after, Limit: in.Limit + 1,
 		})
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
 		page := Page[Effect]{Items: []Effect{}}
 		for i := range rows {
@@ -188,9 +188,9 @@ func (s *Server) registerEffects(api huma.API) {
 	}, named("list-effects", "A page of the tenant's effects, oldest event first."))
 
 	huma.Get(api, "/v1/tenants/{tenant}/effects/{effect}", func(ctx context.Context, in *struct{ EffectInput }) (*one[EffectDetail], error) {
-		row, err := s.p.Store.EffectGet(ctx, in.Tenant, in.Effect)
+		row, err := a.Store.EffectGet(ctx, in.Tenant, in.Effect)
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
 		return &one[EffectDetail]{NewEffectDetail(row)}, nil
 	}, named("get-effect", "One effect, with its event and what people did with it."))
@@ -206,7 +206,7 @@ func (s *Server) registerEffects(api huma.API) {
 			Body *NoteBody
 		},
 		) (*one[EffectDetail], error) {
-			return s.decide(ctx, trigger.Decision{TenantID: in.Tenant, EffectID: in.Effect, Action: action, Note: in.Body.note()})
+			return a.decide(ctx, trigger.Decision{TenantID: in.Tenant, EffectID: in.Effect, Action: action, Note: in.Body.note()})
 		}, named(string(action)+"-effect", summary), write)
 	}
 
@@ -217,10 +217,10 @@ func (s *Server) registerEffects(api huma.API) {
 	) (*one[EffectDetail], error) {
 		d, err := in.Body.decision()
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
 		d.TenantID, d.EffectID = in.Tenant, in.Effect
-		return s.decide(ctx, d)
+		return a.decide(ctx, d)
 	}, named("resolve-effect", "Say what became of a delivery that can't be repeated, or send it once more."), write)
 }
 
@@ -254,11 +254,11 @@ func (b *ResolveBody) decision() (trigger.Decision, error) {
 	return d, nil
 }
 
-func (s *Server) decide(ctx context.Context, d trigger.Decision) (*one[EffectDetail], error) {
+func (a *API) decide(ctx context.Context, d trigger.Decision) (*one[EffectDetail], error) {
 	d.By = by(ctx)
-	row, err := s.dead.Decide(ctx, d)
+	row, err := a.Dead.Decide(ctx, d)
 	if err != nil {
-		return nil, s.fail(inBody(err))
+		return nil, a.fail(inBody(err))
 	}
 	return &one[EffectDetail]{NewEffectDetail(row)}, nil
 }

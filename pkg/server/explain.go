@@ -36,9 +36,9 @@ func (in *DryRunInput) params() trigger.DryRunParams {
 	return trigger.DryRunParams{CardID: in.Card, Last: in.Last, BeforeSeq: in.Before}
 }
 
-func (s *Server) explainer() *trigger.Explainer { return trigger.NewExplainer(s.p.Store) }
+func (a *API) explainer() *trigger.Explainer { return trigger.NewExplainer(a.Store) }
 
-func (s *Server) registerExplain(api huma.API) {
+func (a *API) registerExplain(api huma.API) {
 	huma.Post(api, "/v1/tenants/{tenant}/subscriptions/dry-run", func(ctx context.Context, in *struct {
 		TenantInput
 		DryRunInput
@@ -47,11 +47,11 @@ func (s *Server) registerExplain(api huma.API) {
 	) (*one[trigger.DryRun], error) {
 		draft, err := trigger.DraftDecode(in.Body)
 		if err != nil {
-			return nil, s.fail(inBody(err))
+			return nil, a.fail(inBody(err))
 		}
-		dry, err := s.explainer().DryRun(ctx, in.Tenant, draft, in.params())
+		dry, err := a.explainer().DryRun(ctx, in.Tenant, draft, in.params())
 		if err != nil {
-			return nil, s.fail(inBody(err))
+			return nil, a.fail(inBody(err))
 		}
 		return &one[trigger.DryRun]{*dry}, nil
 	}, named("dry-run-draft", "What a draft of a subscription would make of stored events. Writes nothing."), readsOnly,
@@ -62,13 +62,13 @@ func (s *Server) registerExplain(api huma.API) {
 		DryRunInput
 	},
 	) (*one[trigger.DryRun], error) {
-		sub, err := s.p.Store.SubscriptionGet(ctx, in.Tenant, in.Subscription)
+		sub, err := a.Store.SubscriptionGet(ctx, in.Tenant, in.Subscription)
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
-		dry, err := s.explainer().DryRun(ctx, in.Tenant, sub, in.params())
+		dry, err := a.explainer().DryRun(ctx, in.Tenant, sub, in.params())
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
 		return &one[trigger.DryRun]{*dry}, nil
 	}, named("dry-run-subscription", "What the subscription, as it is, makes of stored events. Writes nothing."), readsOnly)
@@ -81,18 +81,18 @@ func (s *Server) registerExplain(api huma.API) {
 	},
 	) (*one[Page[trigger.Explanation]], error) {
 		if in.Subscription != "" {
-			got, err := s.explainer().Explain(ctx, in.Tenant, in.Card, in.Subscription)
+			got, err := a.explainer().Explain(ctx, in.Tenant, in.Card, in.Subscription)
 			if err != nil {
-				return nil, s.fail(err)
+				return nil, a.fail(err)
 			}
 			return &one[Page[trigger.Explanation]]{Page[trigger.Explanation]{Items: []trigger.Explanation{*got}}}, nil
 		}
-		if _, err := s.p.Store.TenantGet(ctx, in.Tenant); err != nil {
-			return nil, s.fail(err)
+		if _, err := a.Store.TenantGet(ctx, in.Tenant); err != nil {
+			return nil, a.fail(err)
 		}
-		all, more, err := s.explainer().ExplainAll(ctx, in.Tenant, in.Card, in.After)
+		all, more, err := a.explainer().ExplainAll(ctx, in.Tenant, in.Card, in.After)
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
 		page := Page[trigger.Explanation]{Items: append([]trigger.Explanation{}, all...)}
 		if more {
@@ -109,11 +109,11 @@ func (s *Server) registerExplain(api huma.API) {
 	) (*one[Page[trigger.LogEntry]], error) {
 		before, err := decodeLogCursor(in.Tenant, in.Subscription, in.After)
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
-		got, err := s.explainer().SubscriptionLog(ctx, in.Tenant, in.Subscription, before, in.Limit)
+		got, err := a.explainer().SubscriptionLog(ctx, in.Tenant, in.Subscription, before, in.Limit)
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
 		page := Page[trigger.LogEntry]{Items: got.Entries}
 		if got.Next > 0 {

@@ -69,38 +69,38 @@ type SubscriptionInput struct {
 
 type none struct{}
 
-func (s *Server) registerPauses(api huma.API) {
+func (a *API) registerPauses(api huma.API) {
 	huma.Put(api, "/v1/pause", func(ctx context.Context, in *struct{ Body *NoteBody }) (*one[Pause], error) {
-		return s.pause(ctx, "", "", in.Body)
+		return a.pause(ctx, "", "", in.Body)
 	}, named("pause-fleet", "Hold up all launches. For admins."), write)
 	huma.Delete(api, "/v1/pause", func(ctx context.Context, _ *struct{}) (*none, error) {
-		return s.resume(ctx, "", "")
+		return a.resume(ctx, "", "")
 	}, named("resume-fleet", "End the fleet's pause. For admins."))
 	huma.Put(api, "/v1/tenants/{tenant}/pause", func(ctx context.Context, in *struct {
 		TenantInput
 		Body *NoteBody
 	},
 	) (*one[Pause], error) {
-		return s.pause(ctx, in.Tenant, "", in.Body)
+		return a.pause(ctx, in.Tenant, "", in.Body)
 	}, named("pause-tenant", "Hold up the tenant's effects."), write)
 	huma.Delete(api, "/v1/tenants/{tenant}/pause", func(ctx context.Context, in *struct{ TenantInput }) (*none, error) {
-		return s.resume(ctx, in.Tenant, "")
+		return a.resume(ctx, in.Tenant, "")
 	}, named("resume-tenant", "End the tenant's pause."))
 	huma.Put(api, "/v1/tenants/{tenant}/bots/{bot}/pause", func(ctx context.Context, in *struct {
 		BotInput
 		Body *NoteBody
 	},
 	) (*one[Pause], error) {
-		return s.pause(ctx, in.Tenant, in.Bot, in.Body)
+		return a.pause(ctx, in.Tenant, in.Bot, in.Body)
 	}, named("pause-bot", "Hold up the bot's launches."), write)
 	huma.Delete(api, "/v1/tenants/{tenant}/bots/{bot}/pause", func(ctx context.Context, in *struct{ BotInput }) (*none, error) {
-		return s.resume(ctx, in.Tenant, in.Bot)
+		return a.resume(ctx, in.Tenant, in.Bot)
 	}, named("resume-bot", "End the bot's pause."))
 
 	huma.Get(api, "/v1/tenants/{tenant}/pauses", func(ctx context.Context, in *struct{ TenantInput }) (*one[PausesPage], error) {
-		all, err := s.p.Store.PauseList(ctx)
+		all, err := a.Store.PauseList(ctx)
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
 		page := PausesPage{Items: []Pause{}, Subscriptions: []SubscriptionPause{}}
 		for i := range all {
@@ -116,9 +116,9 @@ func (s *Server) registerPauses(api huma.API) {
 			}
 			page.Items = append(page.Items, p)
 		}
-		subs, err := s.p.Store.SubscriptionList(ctx, in.Tenant)
+		subs, err := a.Store.SubscriptionList(ctx, in.Tenant)
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
 		for i := range subs {
 			if subs[i].Paused {
@@ -133,9 +133,9 @@ func (s *Server) registerPauses(api huma.API) {
 		Body *NoteBody
 	},
 	) (*one[SubscriptionPause], error) {
-		sub, err := s.dead.SubscriptionPause(ctx, in.Tenant, in.Subscription, by(ctx), in.Body.note())
+		sub, err := a.Dead.SubscriptionPause(ctx, in.Tenant, in.Subscription, by(ctx), in.Body.note())
 		if err != nil {
-			return nil, s.fail(inBody(err))
+			return nil, a.fail(inBody(err))
 		}
 		return &one[SubscriptionPause]{newSubscriptionPause(sub)}, nil
 	}, named("pause-subscription", "Hold what the subscription owes, until it is resumed."), write)
@@ -144,14 +144,14 @@ func (s *Server) registerPauses(api huma.API) {
 		Body *ResumeBody
 	},
 	) (*one[SubscriptionPause], error) {
-		end := s.dead.SubscriptionResume
+		end := a.Dead.SubscriptionResume
 		discards := in.Body != nil && in.Body.Held == "discard"
 		if discards {
-			end = s.dead.SubscriptionDiscard
+			end = a.Dead.SubscriptionDiscard
 		}
 		sub, n, err := end(ctx, in.Tenant, in.Subscription, by(ctx))
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
 		out := newSubscriptionPause(sub)
 		if discards {
@@ -169,17 +169,17 @@ type ResumeBody struct {
 	Held string `json:"held,omitempty" enum:"release,discard" doc:"what becomes of held effects, and of events that were left because too many were held; release if it is missing"`
 }
 
-func (s *Server) pause(ctx context.Context, tenantID, botID string, body *NoteBody) (*one[Pause], error) {
-	p, err := s.dead.Pause(ctx, trigger.Pause{TenantID: tenantID, BotID: botID, By: by(ctx), Note: body.note()})
+func (a *API) pause(ctx context.Context, tenantID, botID string, body *NoteBody) (*one[Pause], error) {
+	p, err := a.Dead.Pause(ctx, trigger.Pause{TenantID: tenantID, BotID: botID, By: by(ctx), Note: body.note()})
 	if err != nil {
-		return nil, s.fail(inBody(err))
+		return nil, a.fail(inBody(err))
 	}
 	return &one[Pause]{NewPause(p)}, nil
 }
 
-func (s *Server) resume(ctx context.Context, tenantID, botID string) (*none, error) {
-	if _, err := s.dead.Resume(ctx, tenantID, botID); err != nil {
-		return nil, s.fail(err)
+func (a *API) resume(ctx context.Context, tenantID, botID string) (*none, error) {
+	if _, err := a.Dead.Resume(ctx, tenantID, botID); err != nil {
+		return nil, a.fail(err)
 	}
 	return nil, nil
 }
@@ -203,7 +203,7 @@ func newPromotedCard(c *tracker.Card) PromotedCard {
 	return PromotedCard{c.ID, c.BoardID, c.ColumnID, c.Title, c.BotID, args}
 }
 
-func (s *Server) registerCards(api huma.API) {
+func (a *API) registerCards(api huma.API) {
 	huma.Get(api, "/v1/tenants/{tenant}/cards", func(ctx context.Context, in *struct {
 		TenantInput
 		Bot   string `query:"bot" required:"true" minLength:"1" maxLength:"64" pattern:"^[A-Za-z0-9-]+$" doc:"only cards that were promoted to the bot with this id"`
@@ -211,9 +211,9 @@ func (s *Server) registerCards(api huma.API) {
 		Limit int    `query:"limit" minimum:"1" maximum:"100" default:"50"`
 	},
 	) (*one[Page[PromotedCard]], error) {
-		cards, err := s.p.Store.CardListByBot(ctx, in.Tenant, in.Bot, in.After, in.Limit+1)
+		cards, err := a.Store.CardListByBot(ctx, in.Tenant, in.Bot, in.After, in.Limit+1)
 		if err != nil {
-			return nil, s.fail(err)
+			return nil, a.fail(err)
 		}
 		page := Page[PromotedCard]{Items: []PromotedCard{}}
 		for i := range cards {

@@ -118,7 +118,7 @@ type Server struct {
 	lanes   *trigger.LaneSweeper
 	janitor *trigger.Janitor
 	members *trigger.Membership
-	dead    *trigger.DeadLetters
+	api     *API
 	http    *http.Server
 	ready   atomic.Bool
 	// cutRequests ends the contexts of all requests: closing its connection
@@ -167,8 +167,9 @@ func New(p Params) (*Server, error) {
 		Grace:        max(p.Timing.Grace, 1), // to the worker 0 is its default
 		StoreTimeout: p.Timing.StoreTimeout, Settled: p.Settled,
 	}
-	s.dead = trigger.NewDeadLetters(p.Store, s.board, p.Logger)
-	s.dead.Wake = s.worker.Wake
+	dead := trigger.NewDeadLetters(p.Store, s.board, p.Logger)
+	dead.Wake = s.worker.Wake
+	s.api = NewAPI(APIParams{Store: p.Store, Sealer: p.Sealer, Logger: p.Logger, Board: s.board, Dead: dead})
 	relay.Wake = s.tail.Wake
 	s.tail.WakeWorker = s.worker.Wake
 	s.lanes.WakeWorker = s.worker.Wake

@@ -22,7 +22,7 @@ func TestResumeReleasesOrDiscards(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
 			b.subscribe(t)
-			_, err := b.server.dead.SubscriptionPause(t.Context(), "acme", "sub-1", "x", "")
+			_, err := b.server.api.Dead.SubscriptionPause(t.Context(), "acme", "sub-1", "x", "")
 			require.NoError(t, err)
 			row := b.rowIn(t, 1, trigger.StateHeld)
 			a := b.write(t, b.role(t, trigger.RoleEditor, "acme", "ops"), call{

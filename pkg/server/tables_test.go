@@ -50,7 +50,7 @@ func filled(t *testing.T) *bundle {
 func (b *bundle) operations(t *testing.T) (reads, writes map[string]*huma.Operation) {
 	t.Helper()
 	api := humago.New(http.NewServeMux(), huma.DefaultConfig("", ""))
-	b.server.register(api)
+	b.server.api.register(api)
 	reads, writes = make(map[string]*huma.Operation), make(map[string]*huma.Operation)
 	for _, item := range api.OpenAPI().Paths {
 		if item.Get != nil {

@@ -96,7 +96,7 @@ func (b *bundle) writes(t *testing.T) map[string]call {
 		b.subscribe(t)
 	}
 	bulk := func() *trigger.Bulk {
-		got, err := b.server.dead.BulkPrepare(t.Context(), trigger.BulkParams{
+		got, err := b.server.api.Dead.BulkPrepare(t.Context(), trigger.BulkParams{
 			TenantID: "acme", Action: trigger.ActionDiscard, Filter: trigger.EffectFilter{State: trigger.StateHeld, BotID: "nobody"}, By: "test",
 		})
 		require.NoError(t, err)

@@ -75,6 +75,9 @@ const (
 	RoleEditor Role = "editor"
 	// RoleViewer reads the tenant that the token is bound to.
 	RoleViewer Role = "viewer"
+	// RoleBot is a bot's own: it reads what is the bot's, of the tenant that
+	// the token is bound to.
+	RoleBot Role = "bot"
 )
 
 // Token is an API token without the token itself: only its hash is kept.
@@ -84,7 +87,9 @@ type Token struct {
 	Name string `json:"name"`
 	Role Role   `json:"role"`
 	// TenantID binds the token; empty for an admin.
-	TenantID  string    `json:"tenant_id,omitempty"`
+	TenantID string `json:"tenant_id,omitempty"`
+	// BotID is the bot that the token of a RoleBot is.
+	BotID     string    `json:"bot_id,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 	ExpiresAt time.Time `json:"expires_at,omitempty,omitzero"`
 	RevokedAt time.Time `json:"revoked_at,omitempty,omitzero"`

@@ -324,7 +324,9 @@ type SubscriptionRef struct {
 
 // Config keeps what people configure. A Save is conditional on the revision
 // before the one that the value carries (a new thing carries 1): ErrConflict
-// when it is another, or when the tenant already has one of that name.
+// when it is another, or when the tenant already has one of that name. A Delete
+// is conditional on the revision that the value has: ErrConflict when it is
+// another, ErrNotFound when there is none.
 type Config interface {
 	TenantGet(ctx context.Context, tenantID string) (*Tenant, error)
 	// TenantIDs returns up to limit ids after one, ascending.
@@ -333,18 +335,22 @@ type Config interface {
 	BoardGet(ctx context.Context, tenantID, id string) (*tracker.Board, error)
 	BoardList(ctx context.Context, tenantID string) ([]tracker.Board, error)
 	BoardSave(ctx context.Context, b *tracker.Board) error
+	BoardDelete(ctx context.Context, tenantID, id string, revision int64) error
 	BotGet(ctx context.Context, tenantID, id string) (*Bot, error)
 	BotList(ctx context.Context, tenantID string) ([]Bot, error)
 	BotSave(ctx context.Context, b *Bot) error
+	BotDelete(ctx context.Context, tenantID, id string, revision int64) error
 	HookGet(ctx context.Context, tenantID, id string) (*Hook, error)
 	HookList(ctx context.Context, tenantID string) ([]Hook, error)
 	HookSave(ctx context.Context, h *Hook) error
+	HookDelete(ctx context.Context, tenantID, id string, revision int64) error
 	SubscriptionGet(ctx context.Context, tenantID, id string) (*Subscription, error)
 	SubscriptionList(ctx context.Context, tenantID string) ([]Subscription, error)
 	// SubscriptionRefs returns the enabled subscriptions' ids and revisions,
 	// from an index.
 	SubscriptionRefs(ctx context.Context, tenantID string) ([]SubscriptionRef, error)
 	SubscriptionSave(ctx context.Context, s *Subscription) error
+	SubscriptionDelete(ctx context.Context, tenantID, id string, revision int64) error
 	// SubscriptionsBehind returns up to limit subscriptions, of all tenants,
 	// that are not paused and have a range of events that was not matched
 	// (Guard.HeldFrom).
@@ -353,6 +359,7 @@ type Config interface {
 	// ProjectionList returns the tenant's projections, at most ProjectionsMax.
 	ProjectionList(ctx context.Context, tenantID string) ([]Projection, error)
 	ProjectionSave(ctx context.Context, p *Projection) error
+	ProjectionDelete(ctx context.Context, tenantID, id string, revision int64) error
 }
 
 // Deliveries remembers inbound deliveries by hook, for 30 days.

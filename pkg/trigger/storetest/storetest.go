@@ -31,6 +31,7 @@ func Run(t *testing.T, open func(t *testing.T) trigger.Store) {
 	runAll(t, open, decisionTests())
 	runAll(t, open, lanesTests())
 	runAll(t, open, cardTests())
+	runAll(t, open, deleteTests())
 	runProjections(t, open)
 	runDeadLetters(t, open)
 	runAll(t, open, whenTests())
