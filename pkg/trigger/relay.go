@@ -45,37 +45,50 @@ func (r *Relay) Card(ctx context.Context, tenantID, cardID string) (map[string]i
 // CardMany does the same for several cards of one tenant, in a few commands.
 // Events of different cards get seqs in the order of the cards.
 func (r *Relay) CardMany(ctx context.Context, tenantID string, cardIDs []string) (map[string]int64, error) {
-	seqs := make(map[string]int64)
-	tried := make(map[string]int64)
+	p := newProgress()
 	for try := range relayTries {
 		pause(ctx, try)
 		cards, err := r.Cards.CardsGet(ctx, tenantID, cardIDs)
 		if err != nil {
-			return seqs, fmt.Errorf("relay cards of %s: %w", tenantID, err)
+			return p.seqs, fmt.Errorf("relay cards of %s: %w", tenantID, err)
 		}
 		cards = slices.DeleteFunc(cards, func(c *tracker.Card) bool {
 			return len(c.Pending) == 0 && !c.Deleted && c.PendingAt.IsZero()
 		})
 		if len(cards) == 0 {
-			return seqs, nil
+			return p.seqs, nil
 		}
 		slices.SortFunc(cards, func(a, b *tracker.Card) int {
 			return slices.Index(cardIDs, a.ID) - slices.Index(cardIDs, b.ID)
 		})
 		again := false
 		for batch := range batches(cards) {
-			if again, err = r.batch(ctx, tenantID, batch, seqs, tried); err != nil {
-				return seqs, fmt.Errorf("relay %d cards of %s: %w", len(batch), tenantID, err)
+			if again, err = r.batch(ctx, tenantID, batch, p); err != nil {
+				return p.seqs, fmt.Errorf("relay %d cards of %s: %w", len(batch), tenantID, err)
 			}
 			if again {
 				break
 			}
 		}
 		if !again {
-			return seqs, nil
+			return p.seqs, nil
 		}
 	}
-	return seqs, fmt.Errorf("relay cards of %s: still meeting other relays after %d rounds", tenantID, relayTries)
+	return p.seqs, fmt.Errorf("relay cards of %s: still meeting other relays after %d rounds", tenantID, relayTries)
+}
+
+// progress is how far one call of a relay has come.
+type progress struct {
+	// seqs are those of the events that are in the log, by eid; made are the
+	// ones among them that this call inserted.
+	seqs map[string]int64
+	made map[string]bool
+	// tried holds the seqs that the last insert tried in vain.
+	tried map[string]int64
+}
+
+func newProgress() *progress {
+	return &progress{seqs: make(map[string]int64), made: make(map[string]bool), tried: make(map[string]int64)}
 }
 
 // batches cuts a list of cards so that each batch holds about relayBatch
@@ -101,9 +114,9 @@ func batches(cards []*tracker.Card) func(yield func([]*tracker.Card) bool) {
 // batch relays the events of some cards, takes them off, and buries cards that
 // were deleted. It reports true when it met somebody else's event and has to
 // look again.
-func (r *Relay) batch(ctx context.Context, tenantID string, cards []*tracker.Card, seqs, tried map[string]int64) (again bool, err error) {
+func (r *Relay) batch(ctx context.Context, tenantID string, cards []*tracker.Card, p *progress) (again bool, err error) {
 	eids := make(map[string][]string, len(cards))
-	var pending []tracker.BoardEvent
+	var pending []Event
 	for _, c := range cards {
 		if len(c.Pending) == 0 && !c.Deleted {
 			// A card made again over a tombstone, without an event, has the
@@ -111,12 +124,12 @@ func (r *Relay) batch(ctx context.Context, tenantID string, cards []*tracker.Car
 			eids[c.ID] = []string{}
 		}
 		for _, e := range c.Pending {
-			pending = append(pending, e)
+			pending = append(pending, Event{TenantID: tenantID, Source: SourceBoard, BoardEvent: e})
 			eids[c.ID] = append(eids[c.ID], e.EID)
 		}
 	}
 	if len(pending) > 0 {
-		if again, err = r.events(ctx, tenantID, pending, seqs, tried); again || err != nil {
+		if again, err = r.events(ctx, tenantID, pending, p); again || err != nil {
 			return again, err
 		}
 	}
@@ -137,12 +150,11 @@ func (r *Relay) batch(ctx context.Context, tenantID string, cards []*tracker.Car
 }
 
 // events brings those of the events into the log that are not there. It
-// reports true when it met somebody else's event and has to look again; tried
-// then holds the seqs that it tried in vain.
-func (r *Relay) events(ctx context.Context, tenantID string, pending []tracker.BoardEvent, seqs, tried map[string]int64) (again bool, err error) {
+// reports true when it met somebody else's event and has to look again.
+func (r *Relay) events(ctx context.Context, tenantID string, pending []Event, p *progress) (again bool, err error) {
 	eids := make([]string, len(pending))
-	for i, e := range pending {
-		eids[i] = e.EID
+	for i := range pending {
+		eids[i] = pending[i].EID
 	}
 	// Looking comes before allocating: events that are there must not cost
 	// seqs, or two relays would chase each other.
@@ -151,26 +163,26 @@ func (r *Relay) events(ctx context.Context, tenantID string, pending []tracker.B
 		return false, err
 	}
 	var missing []Event
-	for _, e := range pending {
-		if seq, ok := present[e.EID]; ok {
-			seqs[e.EID] = seq
+	for i := range pending {
+		if seq, ok := present[eids[i]]; ok {
+			p.seqs[eids[i]] = seq
 		} else {
-			missing = append(missing, Event{TenantID: tenantID, Source: SourceBoard, BoardEvent: e})
+			missing = append(missing, pending[i])
 		}
 	}
 	if len(missing) == 0 {
 		return false, nil
 	}
-	first, err := r.allocate(ctx, tenantID, len(missing), lostToVoid(tried, missing, present))
+	first, err := r.allocate(ctx, tenantID, len(missing), lostToVoid(p.tried, missing, present))
 	if err != nil {
 		return false, err
 	}
 	taken := make([]int64, len(missing))
-	clear(tried)
+	clear(p.tried)
 	for i := range missing {
 		missing[i].Seq = first + int64(i)
 		taken[i] = missing[i].Seq
-		tried[missing[i].EID] = missing[i].Seq
+		p.tried[missing[i].EID] = missing[i].Seq
 	}
 	if err := r.Log.EventInsertMany(ctx, tenantID, missing); err != nil {
 		// Stop and give up the rest of the allocation at once, the seq that
@@ -185,8 +197,8 @@ func (r *Relay) events(ctx context.Context, tenantID string, pending []tracker.B
 		}
 		return false, errors.Join(err, fillErr)
 	}
-	for _, e := range missing {
-		seqs[e.EID] = e.Seq
+	for i := range missing {
+		p.seqs[missing[i].EID], p.made[missing[i].EID] = missing[i].Seq, true
 	}
 	r.wake(tenantID)
 	return false, nil
