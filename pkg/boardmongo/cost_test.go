@@ -88,6 +88,13 @@ func TestT6_IdleCommandsDoNotGrowWithTenants(t *testing.T) {
 			},
 		},
 		{
+			"announcer", trigger.AnnounceEveryDefault,
+			map[string]int{"find trigger_effects": 1},
+			func(s *boardmongo.Store) loop {
+				return &trigger.Announcer{Outbox: s, Relay: &trigger.Relay{Cards: s, Log: s, Heads: s, Logger: testLog(t)}, Clock: s, Logger: testLog(t)}
+			},
+		},
+		{
 			"membership", trigger.BeatEveryDefault,
 			map[string]int{"update replicas": 1, "find replicas": 1},
 			func(s *boardmongo.Store) loop {

@@ -55,6 +55,7 @@ func (s *Store) EffectDecide(ctx context.Context, d trigger.Decision) (*trigger.
 			{"rendered", next.Rendered, next.Rendered == ""},
 			{"delivery_started_at", next.DeliveryStartedAt, next.DeliveryStartedAt.IsZero()},
 			{"done_at", next.DoneAt, next.DoneAt.IsZero()},
+			{"announce_at", next.AnnounceAt, next.AnnounceAt.IsZero()},
 		} {
 			if f.empty {
 				unset = append(unset, bson.E{Key: f.key, Value: ""})

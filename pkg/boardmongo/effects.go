@@ -160,6 +160,7 @@ func (s *Store) EffectReclaim(ctx context.Context, p trigger.ClaimParams) (*trig
 		update = bson.D{{Key: "$set", Value: bson.D{
 			{Key: "state", Value: trigger.StateReconcile},
 			{Key: "updated_at", Value: p.Now},
+			{Key: "announce_at", Value: p.Now},
 		}}, pushError(trigger.LeaseLost(row.Attempts, p.Now))}
 	} else if row.Attempts >= trigger.AttemptsMax {
 		update = bson.D{{Key: "$set", Value: bson.D{
@@ -167,6 +168,7 @@ func (s *Store) EffectReclaim(ctx context.Context, p trigger.ClaimParams) (*trig
 			{Key: "reason", Value: trigger.ReasonLeaseExhausted},
 			{Key: "claim_id", Value: p.ClaimID},
 			{Key: "updated_at", Value: p.Now},
+			{Key: "announce_at", Value: p.Now},
 		}}}
 	}
 	_, err = s.updateOne(ctx, collEffects, append(bson.D{
@@ -215,7 +217,12 @@ func pushError(e trigger.AttemptError) bson.E {
 
 func settleUpdate(st trigger.Settle) bson.D {
 	set := bson.D{{Key: "state", Value: st.To}, {Key: "updated_at", Value: st.At}}
-	update := bson.D{}
+	update, unset := bson.D{}, bson.D{}
+	if st.To.Parked() {
+		set = append(set, bson.E{Key: "announce_at", Value: st.At})
+	} else if st.Definite() { // a late one, of a row that is in reconcile
+		unset = append(unset, bson.E{Key: "announce_at", Value: ""})
+	}
 	switch st.To {
 	case trigger.StateDone:
 		set = append(set, bson.E{Key: "outcome", Value: st.Outcome}, bson.E{Key: "done_at", Value: st.At})
@@ -237,7 +244,10 @@ func settleUpdate(st trigger.Settle) bson.D {
 		update = append(update, pushError(*st.Error))
 	}
 	if st.Definite() {
-		update = append(update, bson.E{Key: "$unset", Value: bson.D{{Key: "delivery_started_at", Value: ""}}})
+		unset = append(unset, bson.E{Key: "delivery_started_at", Value: ""})
+	}
+	if len(unset) > 0 {
+		update = append(update, bson.E{Key: "$unset", Value: unset})
 	}
 	return append(update, bson.E{Key: "$set", Value: set})
 }

@@ -156,6 +156,18 @@ func TestIndexesAreUsed(t *testing.T) {
 			_, err := store.EffectMatches(ctx, trigger.MatchesParams{TenantID: tenant, SubscriptionID: "s01", Since: now.Add(-time.Minute), UpToSeq: 1000})
 			return err
 		}},
+		{"EffectsUnannounced", "trigger_effects", []string{"announce_at"}, func() error {
+			found, err := store.EffectsUnannounced(ctx, now, 100)
+			require.Len(t, found, 20)
+			return err
+		}},
+		{"EffectsAnnounced", "trigger_effects", []string{"_id_"}, func() error {
+			return store.EffectsAnnounced(ctx, []trigger.Effect{{ID: rows[2], TenantID: tenant, State: trigger.StateFailed}}, time.Time{})
+		}},
+		{"EffectsToAnnounce", "trigger_effects", []string{"_id_"}, func() error {
+			_, err := store.EffectsToAnnounce(ctx, tenant, rows[:3])
+			return err
+		}},
 		{"SubscriptionsBehind", "trigger_subscriptions", []string{"held_from"}, func() error {
 			_, err := store.SubscriptionsBehind(ctx, 100)
 			return err
@@ -329,6 +341,9 @@ func seedForIndexes(t *testing.T, store *boardmongo.Store, now time.Time) {
 				row.State, row.ClaimID = trigger.StateClaimed, "claim"
 			case 2:
 				row.State, row.Reason = trigger.StateFailed, trigger.ReasonExhausted
+				if j%500 == 2 {
+					row.AnnounceAt = old
+				}
 			case 3:
 				row.State, row.Lane, row.NotBefore = trigger.StatePending, "bot:later", now.Add(time.Hour)
 			case 4:

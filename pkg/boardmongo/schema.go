@@ -36,7 +36,7 @@ const (
 
 // schemaVersion grows with every change of the indexes below. Changes only
 // add: an older replica never undoes a newer one's.
-const schemaVersion = 4
+const schemaVersion = 5
 
 // Indexes that a query names as its hint.
 const (
@@ -109,6 +109,7 @@ func indexes() []index {
 		// What a bot's change of a card goes back to; what the storm guard counts.
 		{coll: collEffects, name: "tenant_card_claimed", keys: asc("tenant_id", "card_id", "claimed_at")},
 		{coll: collEffects, name: "tenant_subscription_at", keys: asc("tenant_id", "subscription_id", "event.at")},
+		{coll: collEffects, name: "announce_at", keys: asc("announce_at"), partial: bson.D{{Key: "announce_at", Value: exists}}},
 		{coll: collEffects, name: "expire_at_ttl", keys: asc("expire_at"), ttlNow: true, partial: bson.D{{Key: "expire_at", Value: exists}}},
 		{coll: collDeliveries, name: "at_ttl", keys: asc("at"), ttl: trigger.DeliveriesKept},
 		{coll: collTokens, name: "hash", keys: asc("hash"), unique: true},

@@ -33,6 +33,7 @@ func (s *Server) metrics() []metric {
 			"triggerd_effects_reclaimed_total", "Rows taken over because their lease had run out, or parked for it.",
 			worker(func(w trigger.WorkerStats) int64 { return w.Reclaimed }),
 		},
+		{"triggerd_effects_announced_total", "Parked rows that events tell of.", s.parked.Announced},
 		{"triggerd_settles_total", "Settles that stand.", worker(func(w trigger.WorkerStats) int64 { return w.Settled })},
 		{"triggerd_settles_late_total", "Settles that stand and came after their lease.", worker(func(w trigger.WorkerStats) int64 { return w.Late })},
 		{

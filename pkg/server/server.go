@@ -116,6 +116,7 @@ type Server struct {
 	worker  *trigger.EffectWorker
 	sweeper *trigger.Sweeper
 	lanes   *trigger.LaneSweeper
+	parked  *trigger.Announcer
 	janitor *trigger.Janitor
 	members *trigger.Membership
 	api     *API
@@ -167,6 +168,8 @@ func New(p Params) (*Server, error) {
 		Grace:        max(p.Timing.Grace, 1), // to the worker 0 is its default
 		StoreTimeout: p.Timing.StoreTimeout, Settled: p.Settled,
 	}
+	s.parked = &trigger.Announcer{Outbox: p.Store, Relay: relay, Clock: p.Store, Logger: p.Logger, Prefers: s.members.Prefers}
+	s.worker.Parked = s.parked.Wake
 	dead := trigger.NewDeadLetters(p.Store, s.board, p.Logger)
 	dead.Wake = s.worker.Wake
 	s.api = NewAPI(APIParams{Store: p.Store, Sealer: p.Sealer, Logger: p.Logger, Board: s.board, Dead: dead})
@@ -220,7 +223,7 @@ func (s *Server) Start(ctx context.Context) error {
 	loops := context.WithoutCancel(ctx)
 	if err := errors.Join(
 		s.clock.Start(loops, s.syncClock), s.members.Start(loops), s.tail.Start(loops), s.worker.Start(loops),
-		s.sweeper.Start(loops), s.lanes.Start(loops), s.janitor.Start(loops),
+		s.sweeper.Start(loops), s.lanes.Start(loops), s.parked.Start(loops), s.janitor.Start(loops),
 	); err != nil {
 		return err
 	}
@@ -295,6 +298,7 @@ func (s *Server) Stop() {
 	}
 	s.serving.Stop()
 	s.janitor.Stop()
+	s.parked.Stop()
 	s.lanes.Stop()
 	s.sweeper.Stop()
 	s.tail.Stop()

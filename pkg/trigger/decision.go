@@ -136,7 +136,7 @@ func (d *Decision) Apply(row Effect) (Effect, error) {
 		Outcome: row.Outcome, Reason: row.Reason, RunID: row.RunID, Attempts: row.Attempts, StartedAt: row.DeliveryStartedAt,
 	})
 	row.History = row.History[max(0, len(row.History)-HistoryKept):]
-	row.UpdatedAt = d.At
+	row.UpdatedAt, row.AnnounceAt = d.At, time.Time{} // somebody knows of it
 	if row.State == StateReconcile {
 		row.ClaimID = d.ClaimID
 	}

@@ -57,6 +57,10 @@ func States() []State {
 // it again: such rows may go in time (R4).
 func (s State) Over() bool { return s == StateDone || s == StateDiscarded }
 
+// Parked reports whether the row waits for a person since it failed, or nobody
+// knows what became of it: what an Announcer tells of.
+func (s State) Parked() bool { return s == StateFailed || s == StateReconcile }
+
 // Live reports whether a worker still has to do something about the row.
 func (s State) Live() bool { return s == StatePending || s == StateClaimed }
 
@@ -163,6 +167,9 @@ type Effect struct {
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
 	DoneAt    time.Time `json:"done_at,omitempty,omitzero"`
+	// AnnounceAt is there while a row that was parked is to be announced by
+	// an event (Announcer): since when, or when to try again.
+	AnnounceAt time.Time `json:"announce_at,omitempty,omitzero"`
 }
 
 // LaunchPlan is all that a launch needs, kept on the row before the one-shot

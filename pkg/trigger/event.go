@@ -16,7 +16,8 @@ import (
 // with it, so that no source can take another's id (E5).
 type Source string
 
-// The sources. This version emits board events and voids.
+// The sources. This version emits board events, custom ones that tell of rows
+// (KindEffectFailed), and voids.
 const (
 	SourceBoard    Source = "board"
 	SourceRun      Source = "run"

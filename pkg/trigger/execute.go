@@ -151,6 +151,9 @@ func (w *EffectWorker) after(ctx context.Context, row *Effect, s Settle, log zer
 		}
 		log.Info().Str("outcome", string(s.Outcome)).Str("run_id", s.RunID).Msg("effect done")
 	}
+	if s.To.Parked() {
+		w.parked()
+	}
 	if w.Settled != nil {
 		w.Settled(*row, s)
 	}

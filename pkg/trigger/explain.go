@@ -196,7 +196,7 @@ func (x *Explainer) explain(ctx context.Context, tenantID, cardID string, subs [
 	for i := range subs {
 		s := &subs[i]
 		out[i] = Explanation{CardID: cardID, SubscriptionID: s.ID, SubscriptionName: s.Name}
-		q := question{Explainer: x, h: h, sub: s, cardID: cardID, rows: rows, out: &out[i]}
+		q := question{Explainer: x, h: h.lookedAt(s), all: h, sub: s, cardID: cardID, rows: rows, out: &out[i]}
 		if err := q.answer(ctx); err != nil {
 			return nil, fmt.Errorf("explain card %s/%s for subscription %s: %w", tenantID, cardID, s.ID, err)
 		}

@@ -14,7 +14,8 @@ import (
 // question asks about one subscription and one card.
 type question struct {
 	*Explainer
-	h      *cardHistory
+	// h is what the subscription looks at, of all that is known.
+	h, all *cardHistory
 	sub    *Subscription
 	cardID string
 	rows   int // how many of the subscription's rows may be looked through
@@ -49,7 +50,7 @@ func (q *question) answer(ctx context.Context) error {
 	case err != nil:
 		return err
 	case row != nil:
-		if slices.ContainsFunc(q.h.events, func(e Event) bool { return e.Seq == row.EventSeq }) {
+		if slices.ContainsFunc(q.all.events, func(e Event) bool { return e.Seq == row.EventSeq }) {
 			q.note("The subscription was changed since: as it is now, that event would not fire it.")
 		} else {
 			q.note("The event is no longer kept; its row is.")

@@ -21,6 +21,7 @@ var (
 	externalType = types.NewObjectType("External")
 	eventType    = types.NewObjectType("Event")
 	actorType    = types.NewObjectType("Actor")
+	effectType   = types.NewObjectType("Effect")
 )
 
 // exprTypes is what an expression may select. A field that is not there is a
@@ -55,7 +56,19 @@ var exprFields = map[string]map[string]*types.FieldType{
 		"removed": listField(func(f *facts) ref.Val {
 			return f.removedList.of(f.e.Removed, f.foldedRemoved)
 		}, func(f *facts) bool { return len(f.e.Removed) > 0 }),
+		"effect": field(effectType, func(f *facts) any { return f.told() }, func(f *facts) bool { return f.told() != noTold }),
 		"before": field(cardType, func(f *facts) any { return &f.before }, func(f *facts) bool { return f.e.Before != nil }),
+	},
+	"Effect": {
+		"id":           textField(func(t *Told) string { return t.Effect }),
+		"kind":         textField(func(t *Told) string { return string(t.Kind) }),
+		"state":        textField(func(t *Told) string { return string(t.State) }),
+		"reason":       textField(func(t *Told) string { return string(t.Reason) }),
+		"subscription": textField(func(t *Told) string { return t.Subscription }),
+		"bot":          textField(func(t *Told) string { return t.Bot }),
+		"projection":   textField(func(t *Told) string { return t.Projection }),
+		"attempts":     field(cel.IntType, func(t *Told) any { return types.Int(t.Attempts) }, func(t *Told) bool { return t.Attempts != 0 }),
+		"error":        textField(func(t *Told) string { return t.Error }),
 	},
 	"Actor": {
 		"kind": textField(func(a *tracker.Actor) string { return string(a.Kind) }),
@@ -217,9 +230,9 @@ func (exprCost) EstimateSize(n cost.AstNode) *cost.SizeEstimate {
 		most = tracker.AssigneesMax
 	case "@items":
 		most = max(tracker.LabelMaxBytes, tracker.AssigneeMaxBytes)
-	case "title", "url", "repo", "name", "id":
+	case "title", "url", "repo", "name", "id", "error":
 		most = tracker.TitleMaxBytes
-	case "column", "board", "from", "to", "kind", "source":
+	case "column", "board", "from", "to", "kind", "source", "state", "reason", "subscription", "bot", "projection":
 		most = tracker.LabelMaxBytes
 	default:
 		return nil

@@ -102,7 +102,8 @@ func (j *Janitor) tenant(ctx context.Context, head *Head) error {
 }
 
 // events removes events up to the cursor. A page that holds one that is still
-// pending on its card (a resumed relay would emit it a second time) ends
+// pending on its card (a resumed relay would emit it a second time), or tells
+// of a row that still says it is to be announced (likewise), ends
 // there: the log loses its oldest events only, without gaps.
 func (j *Janitor) events(ctx context.Context, head *Head) error {
 	before := j.Clock.Now().Add(-orDefault(j.Events, EventRetentionDefault))
@@ -120,9 +121,13 @@ func (j *Janitor) events(ctx context.Context, head *Head) error {
 		if err != nil {
 			return err
 		}
+		untold, err := j.untold(ctx, head.TenantID, eids)
+		if err != nil {
+			return err
+		}
 		var seqs []int64
 		for _, e := range page {
-			if slices.Contains(pending, e.EID) {
+			if slices.Contains(pending, e.EID) || slices.Contains(untold, toldRow(e.EID)) {
 				break
 			}
 			seqs = append(seqs, e.Seq)
@@ -138,6 +143,21 @@ func (j *Janitor) events(ctx context.Context, head *Head) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// untold returns those of the rows that the events tell of which are not known
+// to be told of: an announcer that goes on would tell of them a second time.
+func (j *Janitor) untold(ctx context.Context, tenantID string, eids []string) ([]string, error) {
+	var rows []string
+	for _, eid := range eids {
+		if id := toldRow(eid); id != "" {
+			rows = append(rows, id)
+		}
+	}
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	return j.Retention.EffectsToAnnounce(ctx, tenantID, rows)
 }
 
 // rows lets done and discarded rows go whose event is gone, and will not be matched again: a

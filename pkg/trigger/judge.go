@@ -174,7 +174,7 @@ func (t *Tail) poison(out *judged, e *Event, why error) {
 		ID: id, TenantID: e.TenantID, Kind: KindEvent, Lane: LaneEvents, State: StateFailed, Reason: ReasonPoison,
 		EventSeq: e.Seq, CardID: e.CardID, CardRev: e.CardRev, Event: *e,
 		Errors:    []AttemptError{{At: now, Message: clip(why.Error(), 1024)}},
-		CreatedAt: now, UpdatedAt: now,
+		CreatedAt: now, UpdatedAt: now, AnnounceAt: now,
 	}
 	out.rows, out.poison = append(out.rows, row), append(out.poison, row)
 }

@@ -16,6 +16,8 @@ type facts struct {
 	removed       lazyTexts
 	// addedList and removedList are what `event.added` and `event.removed` are.
 	addedList, removedList lazyList
+	// row is what the event tells of a row, once it was asked for.
+	row *Told
 	// whens counts how often a `when` was asked.
 	whens int
 }

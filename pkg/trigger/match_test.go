@@ -107,7 +107,8 @@ func TestSubscriptionValidate(t *testing.T) {
 		"on, if":        func(s *trigger.Subscription) { s.If, s.Consume = trigger.Conditions{}, nil },
 		"on.kinds[0]":   func(s *trigger.Subscription) { s.On.Kinds = []tracker.Kind{"card.exploded"} },
 		"on.kinds":      func(s *trigger.Subscription) { s.On.Kinds, s.On.From = []tracker.Kind{tracker.KindEdited}, "open" },
-		"on.sources[0]": func(s *trigger.Subscription) { s.On.Sources = []trigger.Source{trigger.SourceCustom} },
+		"on.sources[0]": func(s *trigger.Subscription) { s.On.Sources = []trigger.Source{trigger.SourceForge} },
+		"on":            func(s *trigger.Subscription) { s.On.Sources = []trigger.Source{trigger.SourceCustom} },
 		"if.labels_any": func(s *trigger.Subscription) { s.If.LabelsAny = make([]string, 101) },
 		"if.labels_all[0]": func(s *trigger.Subscription) {
 			s.If.LabelsAll = []string{strings.Repeat("x", 256)}

@@ -97,8 +97,13 @@ func (m *Matcher) accepts(f *facts) bool {
 		m.acceptsSource(f.e) && m.acceptsActor(f)
 }
 
+// acceptsKind: what tells of a row is no change of the card, and concerns only
+// who asks for it.
 func (m *Matcher) acceptsKind(e *Event) bool {
-	return len(m.kinds) == 0 || slices.Contains(m.kinds, e.Kind)
+	if len(m.kinds) == 0 {
+		return !tellsOfRow(e)
+	}
+	return slices.Contains(m.kinds, e.Kind)
 }
 
 func (m *Matcher) acceptsFrom(e *Event) bool {

@@ -17,10 +17,12 @@ import (
 // database where a caller can see it. Safe for concurrent use; what it holds
 // is gone with the process.
 type MemoryEffectOutbox struct {
-	mu    sync.Mutex
-	rows  map[string]*Effect
-	live  map[laneKey]map[string]*Effect // by lane, then id
-	lanes map[laneKey]*Lane
+	mu   sync.Mutex
+	rows map[string]*Effect
+	live map[laneKey]map[string]*Effect // by lane, then id
+	// announces holds the rows that are to be announced, by id.
+	announces map[string]*Effect
+	lanes     map[laneKey]*Lane
 }
 
 type laneKey struct{ tenant, lane string }
@@ -34,6 +36,7 @@ var (
 func NewMemoryEffectOutbox() *MemoryEffectOutbox {
 	return &MemoryEffectOutbox{
 		rows: make(map[string]*Effect), live: make(map[laneKey]map[string]*Effect), lanes: make(map[laneKey]*Lane),
+		announces: make(map[string]*Effect),
 	}
 }
 
@@ -41,6 +44,9 @@ func NewMemoryEffectOutbox() *MemoryEffectOutbox {
 func (m *MemoryEffectOutbox) put(e Effect) {
 	row := clone.Of(e)
 	m.rows[row.ID] = &row
+	if delete(m.announces, row.ID); !row.AnnounceAt.IsZero() {
+		m.announces[row.ID] = &row
+	}
 	key := laneKey{row.TenantID, row.Lane}
 	if row.State.Live() && row.Kind.Known() {
 		if m.live[key] == nil {
@@ -115,10 +121,11 @@ func (m *MemoryEffectOutbox) EffectReclaim(_ context.Context, p ClaimParams) (*E
 	row := *expired[0]
 	switch {
 	case !row.DeliveryStartedAt.IsZero():
-		row.State, row.UpdatedAt = StateReconcile, p.Now
+		row.State, row.UpdatedAt, row.AnnounceAt = StateReconcile, p.Now, p.Now
 		row.Errors = appendError(row.Errors, LeaseLost(row.Attempts, p.Now))
 	case row.Attempts >= AttemptsMax:
 		row.State, row.Reason, row.ClaimID, row.UpdatedAt = StateFailed, ReasonLeaseExhausted, p.ClaimID, p.Now
+		row.AnnounceAt = p.Now
 	default:
 		row = claimed(row, p)
 	}
@@ -176,7 +183,10 @@ func appendError(errs []AttemptError, e AttemptError) []AttemptError {
 }
 
 func settled(row Effect, s Settle) Effect {
-	row.State, row.UpdatedAt = s.To, s.At
+	row.State, row.UpdatedAt, row.AnnounceAt = s.To, s.At, time.Time{}
+	if s.To.Parked() {
+		row.AnnounceAt = s.At
+	}
 	switch s.To {
 	case StateDone:
 		row.Outcome, row.RunID, row.DoneAt = s.Outcome, s.RunID, s.At

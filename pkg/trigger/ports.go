@@ -242,6 +242,14 @@ type EffectOutbox interface {
 	// EffectHeldCount counts the subscription's held rows of events with
 	// seq <= upTo.
 	EffectHeldCount(ctx context.Context, tenantID, subscriptionID string, upTo int64) (int, error)
+	// EffectsUnannounced returns up to Limit rows of known kinds, of all
+	// tenants, whose AnnounceAt is at or before Due, in no order, without the
+	// bodies. Its cost does not depend on how many rows are parked.
+	EffectsUnannounced(ctx context.Context, due time.Time, limit int) ([]Effect, error)
+	// EffectsAnnounced takes AnnounceAt off the rows, or with until sets it to
+	// that time; of those only that are still the ones that were read, by claim
+	// id, state and AnnounceAt.
+	EffectsAnnounced(ctx context.Context, rows []Effect, until time.Time) error
 	// EffectNextDue returns the earliest NotBefore of the lane's live rows of
 	// known kinds, read by one command; ok is false when there is none.
 	EffectNextDue(ctx context.Context, tenantID, lane string) (due time.Time, ok bool, err error)
@@ -393,6 +401,9 @@ type Retention interface {
 	EffectsSettledBefore(ctx context.Context, tenantID string, before time.Time, afterID string, limit int) ([]EffectSeq, error)
 	// EffectsOpen returns those of the ids whose rows are there and not over.
 	EffectsOpen(ctx context.Context, tenantID string, ids []string) ([]string, error)
+	// EffectsToAnnounce returns those of the ids whose rows are still to be
+	// announced.
+	EffectsToAnnounce(ctx context.Context, tenantID string, ids []string) ([]string, error)
 	// EffectExpireMany lets done and discarded rows of known kinds go, at once
 	// or soon.
 	EffectExpireMany(ctx context.Context, tenantID string, ids []string) error

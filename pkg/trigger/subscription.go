@@ -164,8 +164,8 @@ func (s *Subscription) Validate() error {
 		return tracker.Fieldf("on, if", "name a kind, a from or to column, or a state condition: sources, boards and actors alone would match everything they do")
 	}
 	for i, k := range s.On.Kinds {
-		if !slices.Contains(tracker.Kinds(), k) {
-			return tracker.Fieldf(fmt.Sprintf("on.kinds[%d]", i), "must be one of %v", tracker.Kinds())
+		if !slices.Contains(EventKinds(), k) {
+			return tracker.Fieldf(fmt.Sprintf("on.kinds[%d]", i), "must be one of %v", EventKinds())
 		}
 	}
 	if (s.On.From != "" || s.On.To != "") && len(s.On.Kinds) > 0 && !slices.Contains(s.On.Kinds, tracker.KindMoved) &&
@@ -173,9 +173,12 @@ func (s *Subscription) Validate() error {
 		return tracker.Fieldf("on.kinds", "from and to need %s among the kinds", tracker.KindMoved)
 	}
 	for i, src := range s.On.Sources {
-		if src != SourceBoard {
-			return tracker.Fieldf(fmt.Sprintf("on.sources[%d]", i), "must be %q: nothing else emits events in this version", SourceBoard)
+		if src != SourceBoard && src != SourceCustom {
+			return tracker.Fieldf(fmt.Sprintf("on.sources[%d]", i), "must be %q or %q: nothing else emits events in this version", SourceBoard, SourceCustom)
 		}
+	}
+	if err := s.On.checkTold(); err != nil {
+		return err
 	}
 	for _, l := range []struct {
 		field string

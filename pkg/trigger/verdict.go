@@ -91,7 +91,7 @@ func (m *Matcher) tellFilters(v *Verdict, f *facts) {
 		for i, k := range m.kinds {
 			kinds[i] = string(k)
 		}
-		v.tell("on.kinds", m.acceptsKind(e), eitherOf("", kinds), orNone(string(e.Kind), "no kind"))
+		v.tell("on.kinds", m.acceptsKind(e), orNone(eitherOf("", kinds), "a change of the card"), orNone(string(e.Kind), "no kind"))
 	}
 	if on.From != "" {
 		v.tell("on.from", m.acceptsFrom(e), "a move from the column "+quote(on.From), column(e.FromColumn, "no move from a column", "from "))

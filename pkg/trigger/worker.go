@@ -61,6 +61,8 @@ type EffectWorker struct {
 	StoreTimeout    time.Duration // of one settle
 	// Settled, if set, is called with each row's settle that stands.
 	Settled func(row Effect, s Settle)
+	// Parked, if set, is called after a row was parked, failed or reconcile.
+	Parked func()
 
 	service  startstop.Service
 	wake     nudge
@@ -318,6 +320,9 @@ func (w *EffectWorker) reclaim(ctx, attempts context.Context, lane Lane) (bool, 
 		return false, err
 	}
 	w.stats.reclaimed.Add(1)
+	if row.State.Parked() {
+		w.parked()
+	}
 	switch row.State {
 	case StateFailed:
 		w.Logger.Error().Str("effect", row.ID).Str("reason", string(row.Reason)).Msg("effect failed")
@@ -330,6 +335,12 @@ func (w *EffectWorker) reclaim(ctx, attempts context.Context, lane Lane) (bool, 
 	w.setReclaiming(true)
 	w.dispatch(ctx, attempts, w.Evaluator, *row, began, func() { w.setReclaiming(false) })
 	return true, nil
+}
+
+func (w *EffectWorker) parked() {
+	if w.Parked != nil {
+		w.Parked()
+	}
 }
 
 func (w *EffectWorker) reclaiming() bool {

@@ -145,7 +145,7 @@ func testW8Reclaim(t *testing.T, b *bundle) {
 	got, err := b.real.EffectReclaim(t.Context(), p)
 	require.NoError(t, err)
 	want := *before
-	want.State, want.UpdatedAt = trigger.StateReconcile, p.Now
+	want.State, want.UpdatedAt, want.AnnounceAt = trigger.StateReconcile, p.Now, p.Now
 	want.Errors = []trigger.AttemptError{trigger.LeaseLost(1, p.Now)} // so that who looks at it sees why
 	require.Equal(t, &want, b.row(t, row.ID), "under the claim id that it has, with no attempt added")
 	require.Equal(t, trigger.StateReconcile, got.State)
