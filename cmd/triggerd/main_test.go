@@ -242,6 +242,7 @@ func TestNoDatabase(t *testing.T) {
 		"subs dry-run": {"subs", "dry-run", "x", "--tenant", "acme"},
 		"subs log":     {"subs", "log", "x", "--tenant", "acme"},
 		"schema apply": {"schema", "apply"},
+		"schema check": {"schema", "check"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -114,23 +114,3 @@ func replicaName(name string) string {
 	host, _ := os.Hostname()
 	return host + "-" + uuid.NewString()[:8]
 }
-
-type schemaCmd struct {
-	Apply schemaApplyCmd `cmd:"" help:"Make the indexes that are missing."`
-}
-
-type schemaApplyCmd struct{ requiredMongo }
-
-// Run applies the schema.
-func (c *schemaApplyCmd) Run(ctx context.Context, std streams) error {
-	store, err := c.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer closeStore(store)
-	if err := store.SchemaApply(ctx); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(std.out, "schema of database %s is applied\n", c.Database)
-	return err
-}

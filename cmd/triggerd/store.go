@@ -48,7 +48,13 @@ func (f mongoFlags) open(ctx context.Context, log zerolog.Logger) (trigger.Store
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := store.SchemaApply(ctx); err != nil {
+	if err := store.SchemaApply(ctx, func(n boardmongo.SchemaNote) {
+		level := zerolog.InfoLevel
+		if n.Warn {
+			level = zerolog.WarnLevel
+		}
+		log.WithLevel(level).Msg("schema: " + n.Text)
+	}); err != nil {
 		closeStore(store)
 		return nil, nil, err
 	}

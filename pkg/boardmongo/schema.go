@@ -1,14 +1,11 @@
 package boardmongo
 
 import (
-	"context"
-	"fmt"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
@@ -35,8 +32,17 @@ const (
 )
 
 // schemaVersion grows with every change of the indexes below. Changes only
-// add: an older replica never undoes a newer one's.
+// add, or change an index so that the queries of older versions still work by
+// it: an older replica never undoes a newer one's (ADR 27).
 const schemaVersion = 5
+
+// schema is the indexes of one version.
+type schema struct {
+	version int
+	indexes []index
+}
+
+func currentSchema() schema { return schema{schemaVersion, indexes()} }
 
 // Indexes that a query names as its hint.
 const (
@@ -51,6 +57,7 @@ type index struct {
 	name    string
 	keys    bson.D
 	unique  bool
+	sparse  bool // of stand-ins alone
 	partial bson.D
 	ttl     time.Duration
 	ttlNow  bool // the field is the time to go itself
@@ -116,43 +123,21 @@ func indexes() []index {
 	}
 }
 
-// SchemaApply makes the indexes that are missing. It may be called again at
-// any time, by any number of replicas.
-func (s *Store) SchemaApply(ctx context.Context) error {
-	byColl := make(map[string][]mongo.IndexModel)
-	for _, ix := range indexes() {
-		opts := options.Index().SetName(ix.name)
-		if ix.unique {
-			opts.SetUnique(true)
-		}
-		if ix.partial != nil {
-			opts.SetPartialFilterExpression(ix.partial)
-		}
-		if ix.ttl > 0 || ix.ttlNow {
-			opts.SetExpireAfterSeconds(int32(ix.ttl.Seconds()))
-		}
-		byColl[ix.coll] = append(byColl[ix.coll], mongo.IndexModel{Keys: ix.keys, Options: opts})
+func (ix index) expires() bool { return ix.ttl > 0 || ix.ttlNow }
+
+func (ix index) model() mongo.IndexModel {
+	opts := options.Index().SetName(ix.name)
+	if ix.unique {
+		opts.SetUnique(true)
 	}
-	var g errgroup.Group
-	g.SetLimit(4)
-	for coll, models := range byColl {
-		g.Go(func() error {
-			// An index on much data takes longer than an operation may.
-			if _, err := s.db.Collection(coll).Indexes().CreateMany(ctx, models); err != nil {
-				return fmt.Errorf("indexes of %s: %w", coll, err)
-			}
-			return nil
-		})
+	if ix.sparse {
+		opts.SetSparse(true)
 	}
-	if err := g.Wait(); err != nil {
-		return fmt.Errorf("apply schema: %w", err)
+	if ix.partial != nil {
+		opts.SetPartialFilterExpression(ix.partial)
 	}
-	octx, cancel := s.op(ctx)
-	defer cancel()
-	_, err := s.db.Collection(collSchema).UpdateOne(octx, bson.D{{Key: "_id", Value: "indexes"}},
-		bson.D{{Key: "$max", Value: bson.D{{Key: "version", Value: schemaVersion}}}}, options.UpdateOne().SetUpsert(true))
-	if err != nil && !mongo.IsDuplicateKeyError(err) {
-		return fmt.Errorf("apply schema: %w", err)
+	if ix.expires() {
+		opts.SetExpireAfterSeconds(int32(ix.ttl.Seconds()))
 	}
-	return nil
+	return mongo.IndexModel{Keys: ix.keys, Options: opts}
 }
