@@ -37,6 +37,7 @@ var demoOrder = []string{
 type demoCmd struct {
 	Stay         bool          `help:"Leave the server up afterwards, until interrupted."`
 	Listen       string        `help:"Address to answer on; a free port by default." default:"127.0.0.1:0"`
+	Insecure     bool          `name:"insecure-listen" help:"Allow --listen beyond this machine, although the demo has no TLS."`
 	MongoURI     string        `name:"mongo-uri" help:"MongoDB connection string; the demo is in memory without." placeholder:"URI"`
 	Database     string        `help:"Database name: one for demos, since the demo's replica serves all of it." default:"triggerd_demo" env:"TRIGGERD_DEMO_DATABASE"`
 	StoreTimeout time.Duration `help:"Timeout of one database operation." default:"10s"`
@@ -60,6 +61,9 @@ type demo struct {
 
 // Run runs the demo.
 func (c *demoCmd) Run(ctx context.Context, std streams) error {
+	if err := (listenFlags{Listen: c.Listen, InsecureListen: c.Insecure}).check(); err != nil {
+		return err
+	}
 	log := logFlags{LogLevel: c.LogLevel, LogFormat: "console"}.logger(std.err)
 	sealer, err := c.sealer()
 	if err != nil {

@@ -39,9 +39,9 @@ func (f timingFlags) timing(store time.Duration) server.Timing {
 }
 
 type serveCmd struct {
-	Listen string `help:"Address to answer on." default:"127.0.0.1:8080"`
-	Apply  string `help:"A triggers.yaml to apply before serving." placeholder:"FILE"`
-	Name   string `help:"Name of this replica, on the rows that it claims; made up if empty." placeholder:"NAME"`
+	listenFlags
+	Apply string `help:"A triggers.yaml to apply before serving." placeholder:"FILE"`
+	Name  string `help:"Name of this replica, on the rows that it claims; made up if empty." placeholder:"NAME"`
 	mongoFlags
 	sealFlags
 	logFlags
@@ -53,6 +53,9 @@ func (c *serveCmd) Run(ctx context.Context, std streams) error {
 	log := c.logger(std.err)
 	timing := c.timing(c.StoreTimeout)
 	if err := timing.Validate(); err != nil {
+		return err
+	}
+	if err := c.check(); err != nil {
 		return err
 	}
 	var file *triggersFile
@@ -90,10 +93,14 @@ func (c *serveCmd) Run(ctx context.Context, std streams) error {
 	launcher := launch.NewHTTP(launch.HTTPParams{Timeout: c.HTTPTimeout, UserAgent: "triggerd/" + version})
 	defer launcher.Close()
 	replica, err := server.New(server.Params{
-		Store: store, Sealer: sealer, Launcher: launcher, Logger: log, Listen: c.Listen, Name: replicaName(c.Name), Timing: timing,
+		Store: store, Sealer: sealer, Launcher: launcher, Logger: log, Name: replicaName(c.Name), Timing: timing,
+		Listen: c.Listen, TLSCert: c.TLSCert, TLSKey: c.TLSKey,
 	})
 	if err != nil {
 		return err
+	}
+	if c.insecure() {
+		log.Warn().Msg("LISTENING WITHOUT TLS beyond this machine: tokens and cards can be read on the way, unless a proxy or a private network is before it")
 	}
 	if err := replica.Start(ctx); err != nil {
 		return err

@@ -4,8 +4,10 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"log"
 	"net"
 	"net/http"
 	"sync"
@@ -28,6 +30,10 @@ type Params struct {
 	Logger   zerolog.Logger
 	// Listen is the address to answer on, "host:port".
 	Listen string
+	// TLSCert and TLSKey, if set, are PEM files of the certificate to answer
+	// with, its chain included, and of its key. They are read again when they
+	// change. Without them the replica speaks plain HTTP.
+	TLSCert, TLSKey string
 	// Name stands on the rows that this replica claims.
 	Name string
 
@@ -139,6 +145,9 @@ func New(p Params) (*Server, error) {
 	if err := p.Timing.Validate(); err != nil {
 		return nil, err
 	}
+	if (p.TLSCert == "") != (p.TLSKey == "") {
+		return nil, tracker.Fieldf("--tls-cert", "goes with --tls-key")
+	}
 	s := &Server{p: p, log: p.Logger, failed: make(chan error, 1)}
 	relay := &trigger.Relay{Cards: p.Store, Log: p.Store, Heads: p.Store, Logger: p.Logger, FillTimeout: p.Timing.StoreTimeout}
 	s.board = &trigger.Board{Cards: p.Store, Log: p.Store, Clock: p.Store, Relay: relay}
@@ -186,6 +195,14 @@ func New(p Params) (*Server, error) {
 		WriteTimeout:      3 * time.Minute,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    32 << 10,
+		ErrorLog:          log.New(httpLog{p.Logger}, "", 0),
+	}
+	if p.TLSCert != "" {
+		cert, err := openCert(p.TLSCert, p.TLSKey, p.Logger)
+		if err != nil {
+			return nil, err
+		}
+		s.http.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: cert.get}
 	}
 	return s, nil
 }
@@ -212,7 +229,11 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 	s.listener, s.started = ln, true
 	err = s.serving.Start(ctx, func(context.Context) {
-		if err := s.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		serve := s.http.Serve
+		if s.p.TLSCert != "" {
+			serve = func(ln net.Listener) error { return s.http.ServeTLS(ln, "", "") }
+		}
+		if err := serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			s.failed <- fmt.Errorf("serve HTTP: %w", err)
 		}
 	})
@@ -228,7 +249,7 @@ func (s *Server) Start(ctx context.Context) error {
 		return err
 	}
 	s.ready.Store(true)
-	s.log.Info().Str("listen", ln.Addr().String()).Str("replica", s.p.Name).Msg("ready")
+	s.log.Info().Str("listen", ln.Addr().String()).Bool("tls", s.p.TLSCert != "").Str("replica", s.p.Name).Msg("ready")
 	return nil
 }
 
