@@ -37,8 +37,8 @@ fmt: bin/golangci-lint ## Format
 	bin/golangci-lint fmt ./...
 
 .PHONY: docs
-docs: ## Write the table of cases into docs/matching.md
-	go generate ./pkg/trigger
+docs: ## Write what docs/ has of the code: the table of cases, the list of flags
+	go generate ./pkg/trigger ./cmd/triggerd
 
 # Pinned in a module of its own, outside the product's module graph. A cold
 # build takes about two minutes.
