@@ -67,7 +67,7 @@ func Connect(ctx context.Context, p Params) (*Store, error) {
 		return nil, fmt.Errorf("the MongoDB URI is not valid: %s", withoutCredentials(p.URI, err.Error()))
 	}
 	opts.SetAppName("triggerd").
-		SetReadConcern(readconcern.Majority()).SetWriteConcern(writeconcern.Majority()).SetReadPreference(readpref.Primary()).
+		SetReadConcern(readconcern.Majority()).SetWriteConcern(durable()).SetReadPreference(readpref.Primary()).
 		SetServerSelectionTimeout(p.Timeout).SetConnectTimeout(p.Timeout).
 		SetBSONOptions(&options.BSONOptions{UseJSONStructTags: true, OmitZeroStruct: true}).
 		SetMonitor(p.Monitor)
@@ -85,6 +85,15 @@ func Connect(ctx context.Context, p Params) (*Store, error) {
 		return nil, fmt.Errorf("MongoDB at %s does not answer: %s", s.hosts, withoutCredentials(p.URI, err.Error()))
 	}
 	return s, nil
+}
+
+// durable is acknowledged by a majority, from their journals. On a replica set
+// the one says the other; a standalone would acknowledge what it has in memory,
+// and lose up to 100 ms of it in a crash.
+func durable() *writeconcern.WriteConcern {
+	wc, journal := writeconcern.Majority(), true
+	wc.Journal = &journal
+	return wc
 }
 
 // withoutCredentials takes what stands before the @ of a URI out of a text.

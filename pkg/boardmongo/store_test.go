@@ -62,6 +62,23 @@ func TestSchemaApplyIsIdempotentAndConcurrent(t *testing.T) {
 	require.Positive(t, version.Version)
 }
 
+// A standalone that has a write in memory alone does not acknowledge it.
+func TestWritesAreAcknowledgedFromTheJournal(t *testing.T) {
+	t.Parallel()
+	var writes int
+	store := bare(t, testdb.Name(t), &event.CommandMonitor{Started: func(_ context.Context, e *event.CommandStartedEvent) {
+		if e.CommandName == "insert" || e.CommandName == "update" || e.CommandName == "findAndModify" {
+			writes++
+			concern := e.Command.Lookup("writeConcern")
+			assert.Equal(t, "majority", concern.Document().Lookup("w").StringValue(), e.CommandName)
+			assert.True(t, concern.Document().Lookup("j").Boolean(), e.CommandName)
+		}
+	}})
+	require.NoError(t, store.SchemaApply(t.Context()))
+	require.NoError(t, store.TenantSave(t.Context(), &trigger.Tenant{ID: "acme", Name: "Acme", Revision: 1}))
+	require.GreaterOrEqual(t, writes, 3, "the schema's and the tenant's")
+}
+
 func TestConnectNamesTheHostAndNotThePassword(t *testing.T) {
 	t.Parallel()
 	for _, uri := range []string{
