@@ -79,8 +79,7 @@ func reference(t *testing.T) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "\n### Of several commands\n%s%s", head, strings.Join(order, ""))
 	for _, leaf := range leaves {
-		path := leaf.Path()
-		call := []string{"triggerd", path}
+		call := []string{"triggerd", leaf.Path()}
 		for _, p := range leaf.Positional {
 			call = append(call, p.Summary())
 		}

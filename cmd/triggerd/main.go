@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	_ "time/tzdata" // for machines and containers without zone files
 
 	"github.com/alecthomas/kong"
 )
