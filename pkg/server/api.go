@@ -77,9 +77,10 @@ func (a *API) routes() {
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}
 	config.Security = []map[string][]string{{"token": {}}}
 	api := humago.New(a.mux, config)
-	api.UseMiddleware(a.authenticate(api))
+	api.UseMiddleware(a.authenticate(api), a.strict(api))
 	a.register(api)
 	a.openapi = api.OpenAPI()
+	tighten(a.openapi)
 }
 
 // problems answers what the mux has no route for with a problem, as all other

@@ -18,7 +18,7 @@ const draftMaxBytes = 256 << 10
 
 // readsOnly marks an operation that changes nothing though it is no GET: a
 // viewer may call it.
-func readsOnly(o *huma.Operation) { o.Metadata = map[string]any{"reads_only": true} }
+func readsOnly(o *huma.Operation) { mark(o, "reads_only", true) }
 
 // mayRead reports whether a call needs no more than to read.
 func mayRead(o *huma.Operation, method string) bool {

@@ -182,6 +182,6 @@ func TestBadParametersAreNotRepeated(t *testing.T) {
 		name, _, _ := strings.Cut(query, "=")
 		require.Equal(t, "query."+name, a.problem(t).Errors[0].Field)
 	}
-	// What the API does not know has no say.
-	require.Equal(t, http.StatusOK, b.get(t, admin, "/v1/tenants/acme/effects?s3cret=s3cret").status)
+	// What the API does not know is refused, not passed over.
+	require.Equal(t, http.StatusUnprocessableEntity, b.get(t, admin, "/v1/tenants/acme/effects?s3cret=s3cret").status)
 }
