@@ -34,6 +34,7 @@ type Store struct {
 	bulks         map[key]*trigger.Bulk
 	deliveries    map[deliveryKey]time.Time
 	tokens        map[string]*trigger.Token
+	createKeys    createKeys
 	replicas      map[string]time.Time
 }
 

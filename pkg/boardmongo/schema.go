@@ -27,6 +27,7 @@ const (
 	collBulks         = "bulk_decisions"
 	collDeliveries    = "hook_deliveries"
 	collTokens        = "api_tokens"
+	collCreateKeys    = "idempotency"
 	collReplicas      = "replicas"
 	collSchema        = "schema"
 )
@@ -119,6 +120,7 @@ func indexes() []index {
 		{coll: collEffects, name: "announce_at", keys: asc("announce_at"), partial: bson.D{{Key: "announce_at", Value: exists}}},
 		{coll: collEffects, name: "expire_at_ttl", keys: asc("expire_at"), ttlNow: true, partial: bson.D{{Key: "expire_at", Value: exists}}},
 		{coll: collDeliveries, name: "at_ttl", keys: asc("at"), ttl: trigger.DeliveriesKept},
+		{coll: collCreateKeys, name: "created_at_ttl", keys: asc("created_at"), ttl: trigger.CreateKeyKept},
 		{coll: collTokens, name: "hash", keys: asc("hash"), unique: true},
 	}
 }

@@ -77,7 +77,7 @@ func (a *API) routes() {
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}
 	config.Security = []map[string][]string{{"token": {}}}
 	api := humago.New(a.mux, config)
-	api.UseMiddleware(a.authenticate(api), a.strict(api))
+	api.UseMiddleware(a.authenticate(api), a.strict(api), a.idempotent(api))
 	a.register(api)
 	a.openapi = api.OpenAPI()
 	tighten(a.openapi)

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -78,20 +79,29 @@ func (a *API) registerBulk(api huma.API) {
 		TenantInput
 		Body BulkBody
 	},
-	) (*one[Bulk], error) {
+	) (*made[Bulk], error) {
+		id, again := newID(ctx)
+		if again {
+			if b, err := a.Dead.BulkGet(ctx, in.Tenant, id); !errors.Is(err, tracker.ErrNotFound) {
+				return a.bulkMade(b, err)
+			}
+		}
 		f := FilterInput(in.Body.Filter)
 		filter, err := f.filter(a.Store.Now(), "body.filter")
 		if err != nil {
 			return nil, a.fail(err)
 		}
 		b, err := a.Dead.BulkPrepare(ctx, trigger.BulkParams{
-			TenantID: in.Tenant, Action: trigger.Action(in.Body.Action), Filter: filter, By: by(ctx), Note: in.Body.Note,
+			TenantID: in.Tenant, Action: trigger.Action(in.Body.Action), Filter: filter, By: by(ctx), Note: in.Body.Note, ID: id,
 		})
 		if field, ok := errors.AsType[*tracker.FieldError](err); ok && field.Field == "state" {
 			err = &tracker.FieldError{Field: "filter.state", Want: field.Want}
 		}
-		return a.bulk(b, inBody(err))
-	}, named("prepare-bulk", "Find the effects that a bulk decision would touch, and keep them. Nothing is touched."), write, created)
+		if errors.Is(err, tracker.ErrConflict) { // a call with the same key made it meanwhile
+			b, err = a.Dead.BulkGet(ctx, in.Tenant, id)
+		}
+		return a.bulkMade(b, inBody(err))
+	}, named("prepare-bulk", "Find the effects that a bulk decision would touch, and keep them. Nothing is touched."), write, creates)
 
 	huma.Get(api, "/v1/tenants/{tenant}/effects/bulk/{bulk}", func(ctx context.Context, in *struct{ BulkInput }) (*one[Bulk], error) {
 		return a.bulk(a.Dead.BulkGet(ctx, in.Tenant, in.Bulk))
@@ -112,11 +122,16 @@ func (a *API) registerBulk(api huma.API) {
 	}, named("stop-bulk", "Stop a bulk decision for good. What was decided stays."), write)
 }
 
-func created(o *huma.Operation) { o.DefaultStatus = 201 }
-
 func (a *API) bulk(b *trigger.Bulk, err error) (*one[Bulk], error) {
 	if err != nil {
 		return nil, a.fail(err)
 	}
 	return &one[Bulk]{NewBulk(b)}, nil
+}
+
+func (a *API) bulkMade(b *trigger.Bulk, err error) (*made[Bulk], error) {
+	if err != nil {
+		return nil, a.fail(err)
+	}
+	return &made[Bulk]{Status: http.StatusCreated, Location: "/v1/tenants/" + b.TenantID + "/effects/bulk/" + b.ID, Body: NewBulk(b)}, nil
 }

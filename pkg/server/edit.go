@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
@@ -31,8 +32,13 @@ type made[T any] struct {
 	Body     T
 }
 
-// creates marks an operation that makes something.
-func creates(o *huma.Operation) { o.DefaultStatus = http.StatusCreated }
+// creates marks an operation that makes something: it takes an
+// Idempotency-Key.
+func creates(o *huma.Operation) {
+	o.DefaultStatus = http.StatusCreated
+	mark(o, "creates", true)
+	o.Parameters = append(o.Parameters, idempotencyParam())
+}
 
 func etag(rev int64) string { return strconv.Quote(strconv.FormatInt(rev, 10)) }
 
@@ -116,6 +122,8 @@ type createKey struct {
 	// again says that a call with this key was made before: it may have made
 	// the thing.
 	again bool
+	// used is set once the id is taken: from then on the thing may be there.
+	used *atomic.Bool
 }
 
 type createKeyKey struct{}
@@ -126,6 +134,7 @@ type createKeyKey struct{}
 // first, and answers with what is there.
 func newID(ctx context.Context) (id string, again bool) {
 	if key, ok := ctx.Value(createKeyKey{}).(createKey); ok {
+		key.used.Store(true)
 		return key.id, key.again
 	}
 	return uuid.Must(uuid.NewV7()).String(), false

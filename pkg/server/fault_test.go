@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/triggerd/triggerd/pkg/tracker"
@@ -19,6 +20,8 @@ type faultStore struct {
 	mu     sync.Mutex
 	before map[string]func(context.Context) error
 	after  map[string]func(context.Context) error
+	// bulks counts the bulk decisions that were made.
+	bulks atomic.Int32
 }
 
 // fail fails the calls of the ops before they reach the store, until heal.

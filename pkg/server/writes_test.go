@@ -33,7 +33,13 @@ func (f *faultStore) PauseClear(ctx context.Context, tenantID, bot string) (bool
 }
 
 func (f *faultStore) BulkCreate(ctx context.Context, b *trigger.Bulk) error {
-	return f.call(ctx, "BulkCreate", func() error { return f.Store.BulkCreate(ctx, b) })
+	return f.call(ctx, "BulkCreate", func() error {
+		err := f.Store.BulkCreate(ctx, b)
+		if err == nil {
+			f.bulks.Add(1)
+		}
+		return err
+	})
 }
 
 func (f *faultStore) BulkGet(ctx context.Context, tenantID, id string) (*trigger.Bulk, error) {

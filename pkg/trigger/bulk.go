@@ -1,6 +1,7 @@
 package trigger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,8 @@ type BulkParams struct {
 	Filter EffectFilter
 	By     string
 	Note   string
+	// ID is what the bulk decision is to be called; a fresh one if empty.
+	ID string
 }
 
 // BulkPrepare finds the rows that meet the filter and allow the action, and
@@ -50,7 +53,7 @@ func (dl *DeadLetters) BulkPrepare(ctx context.Context, p BulkParams) (*Bulk, er
 		return nil, tracker.Fieldf("state", "must be %s to %s", oneOf(from), p.Action)
 	}
 	b := &Bulk{
-		TenantID: p.TenantID, ID: newID(), Action: p.Action, Filter: p.Filter, By: p.By, Note: p.Note,
+		TenantID: p.TenantID, ID: cmp.Or(p.ID, newID()), Action: p.Action, Filter: p.Filter, By: p.By, Note: p.Note,
 		Items: []BulkItem{}, CreatedAt: dl.Clock.Now(),
 	}
 	could := Decision{Action: p.Action}

@@ -448,6 +448,7 @@ type Store interface {
 	Config
 	Deliveries
 	Tokens
+	CreateKeys
 	Retention
 	Replicas
 	Epochs
