@@ -1,10 +1,14 @@
 package boardmem
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/triggerd/triggerd/internal/clone"
+	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
@@ -51,4 +55,50 @@ func (s *Store) CreateKeyRelease(_ context.Context, k trigger.CreateKey) error {
 		delete(s.createKeys.rows, at)
 	}
 	return nil
+}
+
+// AuditBegin implements trigger.Audit.
+func (s *Store) AuditBegin(_ context.Context, e trigger.AuditEntry) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := key{e.TenantID, e.ID}
+	if s.audit[k] != nil {
+		return fmt.Errorf("enter %s into the audit log: %w", e.ID, tracker.ErrConflict)
+	}
+	if s.audit == nil {
+		s.audit = make(map[key]*trigger.AuditEntry)
+	}
+	kept := clone.Of(e)
+	s.audit[k] = &kept
+	return nil
+}
+
+// AuditComplete implements trigger.Audit.
+func (s *Store) AuditComplete(_ context.Context, tenantID, id string, end trigger.AuditEnd) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.audit[key{tenantID, id}]
+	if e == nil {
+		return fmt.Errorf("complete %s in the audit log: %w", id, tracker.ErrNotFound)
+	}
+	e.AuditEnd = clone.Of(end)
+	return nil
+}
+
+// AuditList implements trigger.Audit.
+func (s *Store) AuditList(_ context.Context, tenantID, afterID string, limit int) ([]trigger.AuditEntry, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found []*trigger.AuditEntry
+	for k, e := range s.audit {
+		if k.tenant == tenantID && k.id > afterID {
+			found = append(found, e)
+		}
+	}
+	slices.SortFunc(found, func(a, b *trigger.AuditEntry) int { return cmp.Compare(a.ID, b.ID) })
+	var out []trigger.AuditEntry
+	for _, e := range found[:min(len(found), limit)] {
+		out = append(out, clone.Of(*e))
+	}
+	return out, nil
 }

@@ -35,6 +35,7 @@ type Store struct {
 	deliveries    map[deliveryKey]time.Time
 	tokens        map[string]*trigger.Token
 	createKeys    createKeys
+	audit         map[key]*trigger.AuditEntry
 	replicas      map[string]time.Time
 }
 

@@ -28,6 +28,7 @@ const (
 	collDeliveries    = "hook_deliveries"
 	collTokens        = "api_tokens"
 	collCreateKeys    = "idempotency"
+	collAudit         = "audit"
 	collReplicas      = "replicas"
 	collSchema        = "schema"
 )
@@ -121,6 +122,7 @@ func indexes() []index {
 		{coll: collEffects, name: "expire_at_ttl", keys: asc("expire_at"), ttlNow: true, partial: bson.D{{Key: "expire_at", Value: exists}}},
 		{coll: collDeliveries, name: "at_ttl", keys: asc("at"), ttl: trigger.DeliveriesKept},
 		{coll: collCreateKeys, name: "created_at_ttl", keys: asc("created_at"), ttl: trigger.CreateKeyKept},
+		{coll: collAudit, name: "at_ttl", keys: asc("at"), ttl: trigger.AuditKept},
 		{coll: collTokens, name: "hash", keys: asc("hash"), unique: true},
 	}
 }

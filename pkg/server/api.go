@@ -77,7 +77,7 @@ func (a *API) routes() {
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}
 	config.Security = []map[string][]string{{"token": {}}}
 	api := humago.New(a.mux, config)
-	api.UseMiddleware(a.authenticate(api), a.strict(api), a.idempotent(api))
+	api.UseMiddleware(a.authenticate(api), a.strict(api), a.idempotent(api), a.audited(api))
 	a.register(api)
 	a.openapi = api.OpenAPI()
 	tighten(a.openapi)
@@ -180,6 +180,10 @@ func (a *API) authenticate(api huma.API) func(huma.Context, func(huma.Context)) 
 				return
 			}
 		}
+		if ctx.Operation().Metadata["admins"] == true && token.Role != trigger.RoleAdmin {
+			refuse(http.StatusForbidden, "an admin's token is required")
+			return
+		}
 		if !mayRead(ctx.Operation(), ctx.Method()) && token.Role != trigger.RoleAdmin && token.Role != trigger.RoleEditor {
 			refuse(http.StatusForbidden, "the token may only read: an editor's or an admin's is required")
 			return
@@ -256,7 +260,7 @@ func (a *API) register(api huma.API) {
 			page.Next = heads[len(heads)-1].TenantID
 		}
 		return &one[Page[trigger.TenantStatus]]{page}, nil
-	}, named("list-tenants", "Where each tenant's log stands. For admins."))
+	}, named("list-tenants", "Where each tenant's log stands. For admins."), forAdmins)
 
 	huma.Get(api, "/v1/tenants/{tenant}", func(ctx context.Context, in *struct{ TenantInput }) (*one[trigger.TenantStatus], error) {
 		if _, err := a.Store.TenantGet(ctx, in.Tenant); err != nil {
@@ -317,6 +321,7 @@ func (a *API) register(api huma.API) {
 	a.registerPauses(api)
 	a.registerCards(api)
 	a.registerExplain(api)
+	a.registerAudit(api)
 }
 
 // EventPage is a page of the log.

@@ -100,6 +100,9 @@ func (a *API) registerBulk(api huma.API) {
 		if errors.Is(err, tracker.ErrConflict) { // a call with the same key made it meanwhile
 			b, err = a.Dead.BulkGet(ctx, in.Tenant, id)
 		}
+		if err == nil {
+			noteChange(ctx, "bulk", b.ID, nil, NewBulk(b))
+		}
 		return a.bulkMade(b, inBody(err))
 	}, named("prepare-bulk", "Find the effects that a bulk decision would touch, and keep them. Nothing is touched."), write, creates)
 
@@ -114,11 +117,13 @@ func (a *API) registerBulk(api huma.API) {
 		}
 	},
 	) (*one[Bulk], error) {
-		return a.bulk(a.Dead.BulkRun(ctx, in.Tenant, in.Bulk, in.Body.Digest, bulkBudget))
+		return a.bulkChanged(ctx, in.BulkInput, func() (*trigger.Bulk, error) {
+			return a.Dead.BulkRun(ctx, in.Tenant, in.Bulk, in.Body.Digest, bulkBudget)
+		})
 	}, named("run-bulk", "Go on with a bulk decision, for ten seconds at most. Call again until it is finished or stopped."), write)
 
 	huma.Post(api, "/v1/tenants/{tenant}/effects/bulk/{bulk}/stop", func(ctx context.Context, in *struct{ BulkInput }) (*one[Bulk], error) {
-		return a.bulk(a.Dead.BulkStop(ctx, in.Tenant, in.Bulk))
+		return a.bulkChanged(ctx, in.BulkInput, func() (*trigger.Bulk, error) { return a.Dead.BulkStop(ctx, in.Tenant, in.Bulk) })
 	}, named("stop-bulk", "Stop a bulk decision for good. What was decided stays."), write)
 }
 
@@ -134,4 +139,18 @@ func (a *API) bulkMade(b *trigger.Bulk, err error) (*made[Bulk], error) {
 		return nil, a.fail(err)
 	}
 	return &made[Bulk]{Status: http.StatusCreated, Location: "/v1/tenants/" + b.TenantID + "/effects/bulk/" + b.ID, Body: NewBulk(b)}, nil
+}
+
+// bulkChanged notes what a step of a bulk decision made of it; the rows that it
+// decided about tell the rest in their histories.
+func (a *API) bulkChanged(ctx context.Context, in BulkInput, step func() (*trigger.Bulk, error)) (*one[Bulk], error) {
+	before, err := a.Dead.BulkGet(ctx, in.Tenant, in.Bulk)
+	if err != nil {
+		return nil, a.fail(err)
+	}
+	b, err := step()
+	if err == nil {
+		noteChange(ctx, "bulk", b.ID, NewBulk(before), NewBulk(b))
+	}
+	return a.bulk(b, err)
 }

@@ -43,6 +43,9 @@ const (
 // wait bounds what a test waits for: far more than it takes.
 const wait = 30 * time.Second
 
+// tick is how often it looks where there is no signal.
+const tick = 5 * time.Millisecond
+
 // bundle is one replica and what it works with. It answers HTTP; its loops run
 // only after start.
 type bundle struct {

@@ -256,9 +256,14 @@ func (b *ResolveBody) decision() (trigger.Decision, error) {
 
 func (a *API) decide(ctx context.Context, d trigger.Decision) (*one[EffectDetail], error) {
 	d.By = by(ctx)
+	before, err := a.Store.EffectGet(ctx, d.TenantID, d.EffectID)
+	if err != nil {
+		return nil, a.fail(err)
+	}
 	row, err := a.Dead.Decide(ctx, d)
 	if err != nil {
 		return nil, a.fail(inBody(err))
 	}
+	noteChange(ctx, "effect", row.ID, newEffect(before), newEffect(row))
 	return &one[EffectDetail]{NewEffectDetail(row)}, nil
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -72,10 +73,10 @@ type none struct{}
 func (a *API) registerPauses(api huma.API) {
 	huma.Put(api, "/v1/pause", func(ctx context.Context, in *struct{ Body *NoteBody }) (*one[Pause], error) {
 		return a.pause(ctx, "", "", in.Body)
-	}, named("pause-fleet", "Hold up all launches. For admins."), write)
+	}, named("pause-fleet", "Hold up all launches. For admins."), write, forAdmins)
 	huma.Delete(api, "/v1/pause", func(ctx context.Context, _ *struct{}) (*none, error) {
 		return a.resume(ctx, "", "")
-	}, named("resume-fleet", "End the fleet's pause. For admins."))
+	}, named("resume-fleet", "End the fleet's pause. For admins."), forAdmins)
 	huma.Put(api, "/v1/tenants/{tenant}/pause", func(ctx context.Context, in *struct {
 		TenantInput
 		Body *NoteBody
@@ -133,11 +134,17 @@ func (a *API) registerPauses(api huma.API) {
 		Body *NoteBody
 	},
 	) (*one[SubscriptionPause], error) {
+		before, err := a.Store.SubscriptionGet(ctx, in.Tenant, in.Subscription)
+		if err != nil {
+			return nil, a.fail(err)
+		}
 		sub, err := a.Dead.SubscriptionPause(ctx, in.Tenant, in.Subscription, by(ctx), in.Body.note())
 		if err != nil {
 			return nil, a.fail(inBody(err))
 		}
-		return &one[SubscriptionPause]{newSubscriptionPause(sub)}, nil
+		out := newSubscriptionPause(sub)
+		noteChange(ctx, "subscription", sub.ID, newSubscriptionPause(before), out)
+		return &one[SubscriptionPause]{out}, nil
 	}, named("pause-subscription", "Hold what the subscription owes, until it is resumed."), write)
 	huma.Post(api, "/v1/tenants/{tenant}/subscriptions/{subscription}/resume", func(ctx context.Context, in *struct {
 		SubscriptionInput
@@ -149,6 +156,10 @@ func (a *API) registerPauses(api huma.API) {
 		if discards {
 			end = a.Dead.SubscriptionDiscard
 		}
+		before, err := a.Store.SubscriptionGet(ctx, in.Tenant, in.Subscription)
+		if err != nil {
+			return nil, a.fail(err)
+		}
 		sub, n, err := end(ctx, in.Tenant, in.Subscription, by(ctx))
 		if err != nil {
 			return nil, a.fail(err)
@@ -159,6 +170,7 @@ func (a *API) registerPauses(api huma.API) {
 		} else {
 			out.Released = n
 		}
+		noteChange(ctx, "subscription", sub.ID, newSubscriptionPause(before), out)
 		return &one[SubscriptionPause]{out}, nil
 	}, named("resume-subscription", "End the subscription's pause, and release or discard what it held."), write)
 }
@@ -174,15 +186,25 @@ func (a *API) pause(ctx context.Context, tenantID, botID string, body *NoteBody)
 	if err != nil {
 		return nil, a.fail(inBody(err))
 	}
-	return &one[Pause]{NewPause(p)}, nil
+	out := NewPause(p)
+	noteChange(ctx, "pause", pauseID(tenantID, botID), nil, out)
+	return &one[Pause]{out}, nil
 }
 
 func (a *API) resume(ctx context.Context, tenantID, botID string) (*none, error) {
-	if _, err := a.Dead.Resume(ctx, tenantID, botID); err != nil {
+	there, err := a.Dead.Resume(ctx, tenantID, botID)
+	if err != nil {
 		return nil, a.fail(err)
+	}
+	if there {
+		p := NewPause(&trigger.Pause{TenantID: tenantID, BotID: botID})
+		noteChange(ctx, "pause", pauseID(tenantID, botID), p, nil)
 	}
 	return nil, nil
 }
+
+// pauseID is what the audit log calls a pause.
+func pauseID(tenantID, botID string) string { return cmp.Or(botID, tenantID, "fleet") }
 
 // PromotedCard is a card that carries a bot, for whoever dispatches from the
 // board.

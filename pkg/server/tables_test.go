@@ -34,7 +34,9 @@ func calls() map[string]string {
 
 // adminCalls are good calls of the operations that are for admins alone.
 func adminCalls() map[string]string {
-	return map[string]string{"list-tenants": "/v1/tenants"}
+	return map[string]string{
+		"list-tenants": "/v1/tenants", "list-fleet-audit": "/v1/audit", "list-audit": "/v1/tenants/acme/audit",
+	}
 }
 
 func filled(t *testing.T) *bundle {
@@ -122,6 +124,11 @@ func badParameters() []badParameter {
 	return []badParameter{
 		{"list-tenants", "after", "/v1/tenants?after=" + in, "query.after"},
 		{"list-tenants", "limit", "/v1/tenants?limit=" + in, "query.limit"},
+		{"list-fleet-audit", "after", "/v1/audit?after=" + in, "query.after"},
+		{"list-fleet-audit", "limit", "/v1/audit?limit=" + in, "query.limit"},
+		{"list-audit", "tenant", "/v1/tenants/" + at + "/audit", "path.tenant"},
+		{"list-audit", "after", "/v1/tenants/acme/audit?after=" + in, "query.after"},
+		{"list-audit", "limit", "/v1/tenants/acme/audit?limit=" + in, "query.limit"},
 		{"get-tenant", "tenant", "/v1/tenants/" + at, "path.tenant"},
 		{"list-effects", "tenant", "/v1/tenants/" + at + "/effects", "path.tenant"},
 		{"list-effects", "state", "/v1/tenants/acme/effects?state=" + in, "query.state"},

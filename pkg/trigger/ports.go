@@ -449,6 +449,7 @@ type Store interface {
 	Deliveries
 	Tokens
 	CreateKeys
+	Audit
 	Retention
 	Replicas
 	Epochs
