@@ -23,8 +23,9 @@ type tokenCmd struct {
 
 type tokenCreateCmd struct {
 	Name   string        `arg:"" help:"What the token is for."`
-	Role   string        `help:"What it may do: ${enum}. An admin reads and acts in every tenant, an editor in one, a viewer reads one." enum:"admin,editor,viewer" default:"viewer"`
-	Tenant string        `help:"The tenant that an editor's or a viewer's token is bound to." placeholder:"ID"`
+	Role   string        `help:"What it may do: ${enum}. An admin reads and acts in every tenant, an editor in one, a viewer reads one, a bot what is its own." enum:"admin,editor,viewer,bot" default:"viewer"`
+	Tenant string        `help:"The tenant that an editor's, a viewer's or a bot's token is bound to." placeholder:"ID"`
+	Bot    string        `env:"-" help:"The bot whose token it is, by its id; with --role bot." placeholder:"ID"`
 	TTL    time.Duration `help:"How long it is valid; for ever if 0." default:"0s"`
 	requiredMongo
 }
@@ -40,7 +41,7 @@ func (c *tokenCreateCmd) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	token, text, err := server.TokenCreate(ctx, store, server.TokenParams{
-		Name: c.Name, Role: trigger.Role(c.Role), TenantID: c.Tenant, TTL: c.TTL,
+		Name: c.Name, Role: trigger.Role(c.Role), TenantID: c.Tenant, BotID: c.Bot, TTL: c.TTL,
 	})
 	if errors.Is(err, tracker.ErrNotFound) {
 		return fmt.Errorf("--tenant: there is no tenant %s", c.Tenant)
@@ -65,23 +66,32 @@ func (c *tokenLsCmd) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	defer closeStore(store)
-	tokens, err := store.TokenList(ctx)
-	if err != nil {
-		return err
+	var tokens []trigger.Token
+	for after := ""; ; {
+		page, err := store.TokenList(ctx, after, server.PageMax)
+		if err != nil {
+			return err
+		}
+		tokens = append(tokens, page...)
+		if len(page) < server.PageMax {
+			break
+		}
+		after = page[len(page)-1].ID
 	}
 	type view struct {
 		ID        string     `json:"id"`
 		Name      string     `json:"name"`
 		Role      string     `json:"role"`
 		Tenant    string     `json:"tenant,omitempty"`
+		Bot       string     `json:"bot,omitempty"`
 		Status    string     `json:"status"`
 		CreatedAt time.Time  `json:"created_at"`
 		ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	}
 	views := make([]view, len(tokens))
-	rows := [][]string{{"ID", "NAME", "ROLE", "TENANT", "STATUS", "CREATED"}}
+	rows := [][]string{{"ID", "NAME", "ROLE", "TENANT", "BOT", "STATUS", "CREATED"}}
 	for i, t := range tokens {
-		v := view{ID: t.ID, Name: t.Name, Role: string(t.Role), Tenant: t.TenantID, Status: "active", CreatedAt: t.CreatedAt}
+		v := view{ID: t.ID, Name: t.Name, Role: string(t.Role), Tenant: t.TenantID, Bot: t.BotID, Status: "active", CreatedAt: t.CreatedAt}
 		switch {
 		case !t.RevokedAt.IsZero():
 			v.Status = "revoked"
@@ -92,7 +102,7 @@ func (c *tokenLsCmd) Run(ctx context.Context, std streams) error {
 			v.ExpiresAt = &t.ExpiresAt
 		}
 		views[i] = v
-		rows = append(rows, []string{v.ID, v.Name, v.Role, v.Tenant, v.Status, v.CreatedAt.Format(time.RFC3339)})
+		rows = append(rows, []string{v.ID, v.Name, v.Role, v.Tenant, v.Bot, v.Status, v.CreatedAt.Format(time.RFC3339)})
 	}
 	if c.Output == "json" {
 		return printJSON(std.out, views)

@@ -263,15 +263,29 @@ func (s *Store) TokenByHash(_ context.Context, hash string) (*trigger.Token, err
 }
 
 // TokenList implements trigger.Tokens.
-func (s *Store) TokenList(context.Context) ([]trigger.Token, error) {
+func (s *Store) TokenList(_ context.Context, afterID string, limit int) ([]trigger.Token, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []trigger.Token
 	for _, t := range s.tokens {
-		out = append(out, clone.Of(*t))
+		if t.ID > afterID {
+			out = append(out, clone.Of(*t))
+		}
 	}
 	slices.SortFunc(out, func(a, b trigger.Token) int { return cmp.Compare(a.ID, b.ID) })
-	return out, nil
+	return out[:min(len(out), limit)], nil
+}
+
+// TokenGet implements trigger.Tokens.
+func (s *Store) TokenGet(_ context.Context, id string) (*trigger.Token, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, ok := s.tokens[id]
+	if !ok {
+		return nil, fmt.Errorf("token %s: %w", id, tracker.ErrNotFound)
+	}
+	out := clone.Of(*t)
+	return &out, nil
 }
 
 // TokenRevoke implements trigger.Tokens.

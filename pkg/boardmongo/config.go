@@ -237,8 +237,14 @@ func (s *Store) TokenByHash(ctx context.Context, hash string) (*trigger.Token, e
 }
 
 // TokenList implements trigger.Tokens.
-func (s *Store) TokenList(ctx context.Context) ([]trigger.Token, error) {
-	return findAll[trigger.Token](ctx, s, collTokens, bson.D{}, options.Find().SetSort(asc("_id")))
+func (s *Store) TokenList(ctx context.Context, afterID string, limit int) ([]trigger.Token, error) {
+	return findAll[trigger.Token](ctx, s, collTokens, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: afterID}}}},
+		options.Find().SetSort(asc("_id")).SetLimit(int64(limit)).SetHint(indexID))
+}
+
+// TokenGet implements trigger.Tokens.
+func (s *Store) TokenGet(ctx context.Context, id string) (*trigger.Token, error) {
+	return findOne[trigger.Token](ctx, s, collTokens, bson.D{{Key: "_id", Value: id}})
 }
 
 // TokenRevoke implements trigger.Tokens.

@@ -32,8 +32,9 @@ type APIParams struct {
 // without being a replica. Safe for concurrent use.
 type API struct {
 	APIParams
-	mux     *http.ServeMux
-	openapi *huma.OpenAPI
+	mux      *http.ServeMux
+	failures *failures
+	openapi  *huma.OpenAPI
 }
 
 // NewAPI makes an API, with a board and dead letters on the store where p has
@@ -46,7 +47,7 @@ func NewAPI(p APIParams) *API {
 	if p.Dead == nil {
 		p.Dead = trigger.NewDeadLetters(p.Store, p.Board, p.Logger)
 	}
-	a := &API{APIParams: p, mux: http.NewServeMux()}
+	a := &API{APIParams: p, mux: http.NewServeMux(), failures: newFailures()}
 	a.routes()
 	return a
 }
@@ -130,78 +131,6 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 	}
 	writeJSON(w, http.StatusOK, map[string]string{"status": "ready"})
 }
-
-// authenticate lets a call through that carries an active token for the tenant
-// it names. Another tenant looks like one that does not exist.
-func (a *API) authenticate(api huma.API) func(huma.Context, func(huma.Context)) {
-	return func(ctx huma.Context, next func(huma.Context)) {
-		refuse := func(status int, detail string) {
-			if status == http.StatusUnauthorized {
-				ctx.SetHeader("WWW-Authenticate", "Bearer")
-			}
-			_ = huma.WriteErr(api, ctx, status, detail)
-		}
-		unavailable := func(err error) {
-			a.Logger.Warn().Err(err).Msg("authenticate")
-			ctx.SetHeader("Retry-After", retryAfter)
-			refuse(http.StatusServiceUnavailable, "the store does not answer")
-		}
-		if a.As != nil {
-			next(huma.WithValue(ctx, tokenKey{}, a.As))
-			return
-		}
-		text, ok := bearer(ctx.Header("Authorization"))
-		if !ok {
-			refuse(http.StatusUnauthorized, "a token is required: Authorization: Bearer trg_…")
-			return
-		}
-		token, err := a.Store.TokenByHash(ctx.Context(), tokenHash(text))
-		switch {
-		case errors.Is(err, tracker.ErrNotFound) || (err == nil && !token.Active(a.Store.Now())):
-			refuse(http.StatusUnauthorized, "the token is not known, expired or revoked")
-			return
-		case err != nil:
-			unavailable(err)
-			return
-		}
-		switch tenant := ctx.Param("tenant"); {
-		case token.Role != trigger.RoleAdmin && token.TenantID != tenant:
-			refuse(http.StatusNotFound, notFound)
-			return
-		case token.Role == trigger.RoleAdmin && tracker.ValidTenantID(tenant):
-			// A misspelt tenant must not look like one where all is well.
-			_, err := a.Store.TenantGet(ctx.Context(), tenant)
-			switch {
-			case errors.Is(err, tracker.ErrNotFound):
-				refuse(http.StatusNotFound, notFound)
-				return
-			case err != nil:
-				unavailable(err)
-				return
-			}
-		}
-		if ctx.Operation().Metadata["admins"] == true && token.Role != trigger.RoleAdmin {
-			refuse(http.StatusForbidden, "an admin's token is required")
-			return
-		}
-		if !mayRead(ctx.Operation(), ctx.Method()) && token.Role != trigger.RoleAdmin && token.Role != trigger.RoleEditor {
-			refuse(http.StatusForbidden, "the token may only read: an editor's or an admin's is required")
-			return
-		}
-		next(huma.WithValue(ctx, tokenKey{}, token))
-	}
-}
-
-type tokenKey struct{}
-
-// caller returns the token of the call.
-func caller(ctx context.Context) *trigger.Token {
-	token, _ := ctx.Value(tokenKey{}).(*trigger.Token)
-	return token
-}
-
-// by is how rows name the caller.
-func by(ctx context.Context) string { return "token:" + caller(ctx).Name }
 
 const notFound = "there is no such thing"
 
@@ -322,6 +251,7 @@ func (a *API) register(api huma.API) {
 	a.registerCards(api)
 	a.registerExplain(api)
 	a.registerAudit(api)
+	a.registerTokens(api)
 }
 
 // EventPage is a page of the log.

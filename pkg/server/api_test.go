@@ -475,7 +475,7 @@ func TestTokenCreate(t *testing.T) {
 		require.ErrorAs(t, err, &field, name)
 		require.Equal(t, c.field, field.Field, name)
 	}
-	tokens, err := b.mem.TokenList(t.Context())
+	tokens, err := b.mem.TokenList(t.Context(), "", 100)
 	require.NoError(t, err)
 	require.Empty(t, tokens)
 

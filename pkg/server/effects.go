@@ -185,15 +185,18 @@ func (a *API) registerEffects(api huma.API) {
 			page.Items = append(page.Items, newEffect(&rows[i]))
 		}
 		return &one[Page[Effect]]{page}, nil
-	}, named("list-effects", "A page of the tenant's effects, oldest event first."))
+	}, named("list-effects", "A page of the tenant's effects, oldest event first."), botReads(botInQuery))
 
 	huma.Get(api, "/v1/tenants/{tenant}/effects/{effect}", func(ctx context.Context, in *struct{ EffectInput }) (*one[EffectDetail], error) {
 		row, err := a.Store.EffectGet(ctx, in.Tenant, in.Effect)
+		if err == nil {
+			err = ownThing(ctx, row.BotID)
+		}
 		if err != nil {
 			return nil, a.fail(err)
 		}
 		return &one[EffectDetail]{NewEffectDetail(row)}, nil
-	}, named("get-effect", "One effect, with its event and what people did with it."))
+	}, named("get-effect", "One effect, with its event and what people did with it."), botReads(botInThing))
 
 	for action, summary := range map[trigger.Action]string{
 		trigger.ActionReplay:  "Try a failed effect again, under its key.",

@@ -246,5 +246,5 @@ func (a *API) registerCards(api huma.API) {
 			page.Items = append(page.Items, newPromotedCard(&cards[i]))
 		}
 		return &one[Page[PromotedCard]]{page}, nil
-	}, named("list-cards", "A page of the cards that were promoted to a bot, by id."))
+	}, named("list-cards", "A page of the cards that were promoted to a bot, by id."), botReads(botInQuery))
 }

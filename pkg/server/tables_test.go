@@ -36,6 +36,7 @@ func calls() map[string]string {
 func adminCalls() map[string]string {
 	return map[string]string{
 		"list-tenants": "/v1/tenants", "list-fleet-audit": "/v1/audit", "list-audit": "/v1/tenants/acme/audit",
+		"list-tokens": "/v1/tokens", "get-token": "/v1/tokens/tok-1",
 	}
 }
 
@@ -44,6 +45,7 @@ func filled(t *testing.T) *bundle {
 	b := setup(t)
 	b.rows(t, "acme", 1)
 	b.subscribe(t)
+	b.tokenAs(t, TokenParams{ID: "tok-1", Name: "tok", Role: trigger.RoleViewer, TenantID: "acme"})
 	require.Equal(t, "accepted", b.deliver(t, delivery{body: payload(t, "issues.opened")}).hook(t).Status)
 	return b
 }
@@ -126,6 +128,9 @@ func badParameters() []badParameter {
 		{"list-tenants", "limit", "/v1/tenants?limit=" + in, "query.limit"},
 		{"list-fleet-audit", "after", "/v1/audit?after=" + in, "query.after"},
 		{"list-fleet-audit", "limit", "/v1/audit?limit=" + in, "query.limit"},
+		{"list-tokens", "after", "/v1/tokens?after=" + in, "query.after"},
+		{"list-tokens", "limit", "/v1/tokens?limit=" + in, "query.limit"},
+		{"get-token", "token", "/v1/tokens/" + at, "path.token"},
 		{"list-audit", "tenant", "/v1/tenants/" + at + "/audit", "path.tenant"},
 		{"list-audit", "after", "/v1/tenants/acme/audit?after=" + in, "query.after"},
 		{"list-audit", "limit", "/v1/tenants/acme/audit?limit=" + in, "query.limit"},

@@ -1,11 +1,13 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -25,12 +27,15 @@ const TokenPrefix = "trg_"
 type TokenParams struct {
 	Name     string
 	Role     trigger.Role
-	TenantID string // required for an editor and a viewer, empty for an admin
+	TenantID string // required for an editor, a viewer and a bot, empty for an admin
+	BotID    string // required for a bot, empty for others
+	// ID is what the token is to be called; a fresh one if empty.
+	ID string
 	// TTL is how long the token opens anything; for ever if 0.
 	TTL time.Duration
 }
 
-var roles = []trigger.Role{trigger.RoleAdmin, trigger.RoleEditor, trigger.RoleViewer}
+var roles = []trigger.Role{trigger.RoleAdmin, trigger.RoleEditor, trigger.RoleViewer, trigger.RoleBot}
 
 // TokenCreate makes a token of 256 random bits and stores its hash. The token
 // itself is returned this once.
@@ -46,6 +51,10 @@ func TokenCreate(ctx context.Context, store trigger.Store, p TokenParams) (*trig
 		return nil, "", tracker.Fieldf("tenant", "an admin's token is not bound to a tenant")
 	case p.Role != trigger.RoleAdmin && p.TenantID == "":
 		return nil, "", tracker.Fieldf("tenant", "is required for the token of a %s", p.Role)
+	case p.Role == trigger.RoleBot && p.BotID == "":
+		return nil, "", tracker.Fieldf("bot", "is required for the token of a bot")
+	case p.Role != trigger.RoleBot && p.BotID != "":
+		return nil, "", tracker.Fieldf("bot", "is for tokens of the role bot alone")
 	case p.TTL < 0:
 		return nil, "", tracker.Fieldf("ttl", "must not be negative")
 	}
@@ -54,12 +63,21 @@ func TokenCreate(ctx context.Context, store trigger.Store, p TokenParams) (*trig
 			return nil, "", err
 		}
 	}
+	if p.BotID != "" {
+		_, err := store.BotGet(ctx, p.TenantID, p.BotID)
+		if errors.Is(err, tracker.ErrNotFound) {
+			return nil, "", tracker.Fieldf("bot", "the tenant has no bot with this id")
+		}
+		if err != nil {
+			return nil, "", err
+		}
+	}
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret) // never fails (crypto/rand)
 	text := TokenPrefix + base64.RawURLEncoding.EncodeToString(secret)
 	now := store.Now()
 	token := &trigger.Token{
-		ID: uuid.Must(uuid.NewV7()).String(), Hash: tokenHash(text), Name: p.Name, Role: p.Role, TenantID: p.TenantID, CreatedAt: now,
+		ID: cmp.Or(p.ID, uuid.Must(uuid.NewV7()).String()), Hash: tokenHash(text), Name: p.Name, Role: p.Role, TenantID: p.TenantID, BotID: p.BotID, CreatedAt: now,
 	}
 	if p.TTL > 0 {
 		token.ExpiresAt = now.Add(p.TTL)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/triggerd/triggerd/pkg/tracker"
@@ -135,6 +136,10 @@ func (b *bundle) writes(t *testing.T) map[string]call {
 		id := b.rowIn(t, int64(101+i), c.state, func(e *trigger.Effect) { e.SubscriptionID = "sub-9" }) // no other call reaches it
 		out[c.op] = call{http.MethodPost, "/v1/tenants/acme/effects/" + url.PathEscape(id) + "/" + c.what, c.body, 200, id, "EffectDecide"}
 	}
+	revoked := uuid.NewString()
+	b.tokenAs(t, TokenParams{ID: revoked, Name: "r", Role: trigger.RoleViewer, TenantID: "acme"})
+	out["create-token"] = call{http.MethodPost, "/v1/tokens", `{"name":"n","role":"viewer","tenant_id":"acme"}`, 201, "", "TokenCreate"}
+	out["revoke-token"] = call{http.MethodPost, "/v1/tokens/" + revoked + "/revoke", "", 200, "", "TokenRevoke"}
 	run, stop := bulk(), bulk()
 	out["run-bulk"] = call{http.MethodPost, "/v1/tenants/acme/effects/bulk/" + run.ID + "/run", `{"digest":"` + run.Digest + `"}`, 200, "", "BulkGet"}
 	out["stop-bulk"] = call{http.MethodPost, "/v1/tenants/acme/effects/bulk/" + stop.ID + "/stop", "", 200, "", "BulkStop"}
@@ -162,10 +167,28 @@ func (b *bundle) post(t *testing.T, token, path, body string) answer {
 // role makes a token of a role.
 func (b *bundle) role(t *testing.T, role trigger.Role, tenant, name string) string {
 	t.Helper()
-	token, text, err := TokenCreate(t.Context(), b.mem, TokenParams{Name: name, Role: role, TenantID: tenant})
+	return b.tokenAs(t, TokenParams{Name: name, Role: role, TenantID: tenant})
+}
+
+func (b *bundle) tokenAs(t *testing.T, p TokenParams) string {
+	t.Helper()
+	token, text, err := TokenCreate(t.Context(), b.mem, p)
 	require.NoError(t, err)
 	b.hidden = append(b.hidden, token.Hash, text)
 	return text
+}
+
+func (f *faultStore) TokenCreate(ctx context.Context, token *trigger.Token) error {
+	return f.call(ctx, "TokenCreate", func() error { return f.Store.TokenCreate(ctx, token) })
+}
+
+func (f *faultStore) TokenRevoke(ctx context.Context, id string, at time.Time) error {
+	return f.call(ctx, "TokenRevoke", func() error { return f.Store.TokenRevoke(ctx, id, at) })
+}
+
+// ofAdmins reports whether an operation that writes is for admins alone.
+func ofAdmins(op string) bool {
+	return strings.HasSuffix(op, "-fleet") || strings.HasSuffix(op, "-token")
 }
 
 // state is all that writes could change.
@@ -205,7 +228,7 @@ func TestRolesOfWrites(t *testing.T) {
 	admin := b.token(t, "")
 	before := b.state(t)
 	for op, c := range calls {
-		fleet := strings.HasSuffix(op, "-fleet")
+		fleet := ofAdmins(op)
 		for name, token := range map[string]string{"viewer": viewer, "a role of a newer version": TokenPrefix + "odd"} {
 			a := b.write(t, token, c)
 			switch {
@@ -230,7 +253,7 @@ func TestRolesOfWrites(t *testing.T) {
 	require.Equal(t, before, b.state(t), "nothing was changed")
 	for op, c := range calls {
 		token := editor
-		if strings.HasSuffix(op, "-fleet") {
+		if ofAdmins(op) {
 			token = admin
 		}
 		a := b.write(t, token, c)

@@ -383,7 +383,10 @@ type Tokens interface {
 	TokenCreate(ctx context.Context, t *Token) error
 	// TokenByHash returns the token, active or not, or tracker.ErrNotFound.
 	TokenByHash(ctx context.Context, hash string) (*Token, error)
-	TokenList(ctx context.Context) ([]Token, error)
+	// TokenGet returns the token, active or not, or tracker.ErrNotFound.
+	TokenGet(ctx context.Context, id string) (*Token, error)
+	// TokenList returns up to limit tokens with ids after one, by id.
+	TokenList(ctx context.Context, afterID string, limit int) ([]Token, error)
 	// TokenRevoke revokes a token, or returns tracker.ErrNotFound.
 	TokenRevoke(ctx context.Context, id string, at time.Time) error
 }

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -119,9 +120,26 @@ func testTokens(t *testing.T, b *bundle) {
 	require.Equal(t, now, got.RevokedAt)
 	require.False(t, got.Active(now))
 	require.ErrorIs(t, b.real.TokenRevoke(ctx, "nobody", now), tracker.ErrNotFound)
-	list, err := b.real.TokenList(ctx)
+	byID, err := b.real.TokenGet(ctx, "t1")
 	require.NoError(t, err)
-	require.Len(t, list, 1)
+	require.Equal(t, got, byID)
+	_, err = b.real.TokenGet(ctx, "aa")
+	require.ErrorIs(t, err, tracker.ErrNotFound)
+	for i := range 4 {
+		require.NoError(t, b.real.TokenCreate(ctx, &trigger.Token{ID: fmt.Sprintf("u%d", i), Hash: fmt.Sprint(i), CreatedAt: now}))
+	}
+	var ids []string
+	for after := ""; ; {
+		list, err := b.real.TokenList(ctx, after, 2)
+		require.NoError(t, err)
+		for _, tok := range list {
+			ids, after = append(ids, tok.ID), tok.ID
+		}
+		if len(list) < 2 {
+			break
+		}
+	}
+	require.Equal(t, []string{"t1", "u0", "u1", "u2", "u3"}, ids)
 }
 
 func testTenants(t *testing.T, b *bundle) {
