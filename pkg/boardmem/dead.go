@@ -112,17 +112,3 @@ func (s *Store) BulkStop(_ context.Context, tenantID, id string) error {
 	b.Stopped = true
 	return nil
 }
-
-// CardListByBot implements tracker.CardStore.
-func (s *Store) CardListByBot(_ context.Context, tenantID, botID, afterID string, limit int) ([]tracker.Card, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var out []tracker.Card
-	for k, card := range s.cards {
-		if k.tenant == tenantID && card.BotID == botID && !card.Deleted && k.id > afterID {
-			out = append(out, *card.Clone())
-		}
-	}
-	slices.SortFunc(out, func(a, b tracker.Card) int { return cmp.Compare(a.ID, b.ID) })
-	return out[:min(len(out), limit)], nil
-}

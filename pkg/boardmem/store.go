@@ -22,7 +22,9 @@ type Store struct {
 
 	mu    sync.Mutex
 	cards map[key]*tracker.Card
-	logs  map[string]*tenantLog
+	// comments are beside their cards, so that nobody carries them along.
+	comments map[key][]tracker.Comment
+	logs     map[string]*tenantLog
 
 	tenants       table[trigger.Tenant]
 	boards        table[tracker.Board]
@@ -60,6 +62,7 @@ func New() *Store {
 	return &Store{
 		MemoryEffectOutbox: trigger.NewMemoryEffectOutbox(),
 		cards:              make(map[key]*tracker.Card),
+		comments:           make(map[key][]tracker.Comment),
 		logs:               make(map[string]*tenantLog),
 		deliveries:         make(map[deliveryKey]time.Time),
 		tokens:             make(map[string]*trigger.Token),
@@ -104,6 +107,12 @@ func (s *Store) CardWrite(_ context.Context, w tracker.CardWrite) error {
 	if w.Event != nil {
 		next.Pending = append(slices.Clone(next.Pending), clone.Of(*w.Event))
 		next.PendingAt = s.Now()
+	}
+	if !ok || have.Incarnation != next.Incarnation {
+		delete(s.comments, k)
+	}
+	if w.Comment != nil {
+		s.comments[k] = append(s.comments[k], clone.Of(*w.Comment))
 	}
 	s.cards[k] = &next
 	return nil
@@ -214,6 +223,7 @@ func (s *Store) CardBury(_ context.Context, tenantID, cardID, incarnation string
 		return false, nil
 	}
 	delete(s.cards, k)
+	delete(s.comments, k)
 	return true, nil
 }
 

@@ -19,11 +19,23 @@ import (
 
 // CardGet implements tracker.CardStore.
 func (s *Store) CardGet(ctx context.Context, tenantID, cardID string) (*tracker.Card, error) {
-	card, err := findOne[tracker.Card](ctx, s, collCards, bson.D{{Key: "_id", Value: docKey(tenantID, cardID)}})
+	card, err := findOne[tracker.Card](ctx, s, collCards, bson.D{{Key: "_id", Value: docKey(tenantID, cardID)}},
+		options.FindOne().SetProjection(withoutComments))
 	if err != nil {
 		return nil, fmt.Errorf("get card %s/%s: %w", tenantID, cardID, err)
 	}
 	return card, nil
+}
+
+// withoutComments keeps the comments out of what the engine reads all the
+// time; CardComments reads them.
+var withoutComments = bson.D{{Key: "comments", Value: 0}}
+
+// cardDoc is a card that is made.
+type cardDoc struct {
+	Key      string            `bson:"_id"`
+	Card     tracker.Card      `bson:",inline"`
+	Comments []tracker.Comment `bson:"comments,omitempty"`
 }
 
 // cardFields are all fields of a card's document: those that a card to write
@@ -42,7 +54,8 @@ var cardFields = func() (names []string) {
 
 // CardsGet implements tracker.CardStore.
 func (s *Store) CardsGet(ctx context.Context, tenantID string, cardIDs []string) ([]*tracker.Card, error) {
-	cards, err := findAll[tracker.Card](ctx, s, collCards, bson.D{{Key: "_id", Value: in(docKeys(tenantID, cardIDs))}})
+	cards, err := findAll[tracker.Card](ctx, s, collCards, bson.D{{Key: "_id", Value: in(docKeys(tenantID, cardIDs))}},
+		options.Find().SetProjection(withoutComments))
 	if err != nil {
 		return nil, fmt.Errorf("get %d cards of %s: %w", len(cardIDs), tenantID, err)
 	}
@@ -91,13 +104,21 @@ func (s *Store) CardWrite(ctx context.Context, w tracker.CardWrite) error {
 	return nil
 }
 
-func (s *Store) newCardDoc(w tracker.CardWrite) doc[tracker.Card] {
+func (s *Store) newCardDoc(w tracker.CardWrite) cardDoc {
 	card := *w.Next
 	card.Pending, card.PendingAt = nil, time.Time{}
 	if w.Event != nil {
 		card.Pending, card.PendingAt = []tracker.BoardEvent{*w.Event}, s.Now()
 	}
-	return doc[tracker.Card]{docKey(card.TenantID, card.ID), card}
+	return cardDoc{docKey(card.TenantID, card.ID), card, comments(w)}
+}
+
+// comments are those that a card has once it is made by the write.
+func comments(w tracker.CardWrite) []tracker.Comment {
+	if w.Comment == nil {
+		return nil
+	}
+	return []tracker.Comment{*w.Comment}
 }
 
 // cardUpdate is the conditional update of a card that is there.
@@ -113,14 +134,25 @@ func cardUpdate(w tracker.CardWrite) (filter, update bson.D, err error) {
 			unset = append(unset, bson.E{Key: field, Value: ""})
 		}
 	}
+	var push bson.D
+	switch made := w.Next.Incarnation != w.PrevIncarnation; {
+	case made && w.Comment == nil:
+		unset = append(unset, bson.E{Key: "comments", Value: ""}) // a tombstone's
+	case made:
+		set = append(set, bson.E{Key: "comments", Value: comments(w)})
+	case w.Comment != nil:
+		push = append(push, bson.E{Key: "comments", Value: w.Comment})
+	}
 	update = bson.D{{Key: "$set", Value: set}}
 	if len(unset) > 0 {
 		update = append(update, bson.E{Key: "$unset", Value: unset})
 	}
 	if w.Event != nil {
-		update = append(update,
-			bson.E{Key: "$push", Value: bson.D{{Key: "pending", Value: w.Event}}},
-			bson.E{Key: "$currentDate", Value: bson.D{{Key: "pending_at", Value: true}}})
+		push = append(push, bson.E{Key: "pending", Value: w.Event})
+		update = append(update, bson.E{Key: "$currentDate", Value: bson.D{{Key: "pending_at", Value: true}}})
+	}
+	if len(push) > 0 {
+		update = append(update, bson.E{Key: "$push", Value: push})
 	}
 	return bson.D{
 		{Key: "_id", Value: docKey(w.Next.TenantID, w.Next.ID)},

@@ -214,17 +214,3 @@ func (s *Store) BulkStop(ctx context.Context, tenantID, id string) error {
 	}
 	return nil
 }
-
-// CardListByBot implements tracker.CardStore.
-func (s *Store) CardListByBot(ctx context.Context, tenantID, botID, afterID string, limit int) ([]tracker.Card, error) {
-	cards, err := findAll[tracker.Card](ctx, s, collCards, bson.D{
-		{Key: "tenant_id", Value: tenantID},
-		{Key: "bot_id", Value: botID},
-		{Key: "id", Value: bson.D{{Key: "$gt", Value: afterID}}},
-		{Key: "deleted", Value: bson.D{{Key: "$ne", Value: true}}},
-	}, options.Find().SetSort(asc("_id")).SetLimit(int64(limit)))
-	if err != nil {
-		return nil, fmt.Errorf("cards of bot %s of %s: %w", botID, tenantID, err)
-	}
-	return cards, nil
-}

@@ -61,3 +61,28 @@ func (s *Store) EffectListBySubscription(ctx context.Context, tenantID, subscrip
 	}
 	return rows, nil
 }
+
+// EffectListByCard implements trigger.EffectOutbox.
+func (s *Store) EffectListByCard(ctx context.Context, tenantID, cardID string, after trigger.EffectKey, limit int) ([]trigger.Effect, error) {
+	find := func(seqs bson.D, limit int, more ...bson.E) ([]trigger.Effect, error) {
+		return findAll[trigger.Effect](ctx, s, collEffects, append(bson.D{
+			{Key: "tenant_id", Value: tenantID}, {Key: "card_id", Value: cardID}, {Key: "event_seq", Value: seqs},
+		}, more...), withoutBodies().SetSort(bson.D{{Key: "event_seq", Value: -1}, {Key: "_id", Value: -1}}).SetLimit(int64(limit)))
+	}
+	fail := func(err error) ([]trigger.Effect, error) {
+		return nil, fmt.Errorf("list effects of card %s/%s after %d: %w", tenantID, cardID, after.EventSeq, err)
+	}
+	var rows []trigger.Effect
+	if after.ID != "" { // the others of its event
+		var err error
+		rows, err = find(bson.D{{Key: "$exists", Value: true}, {Key: "$eq", Value: after.EventSeq}}, limit, bson.E{Key: "_id", Value: bson.D{{Key: "$lt", Value: after.ID}}})
+		if err != nil {
+			return fail(err)
+		}
+	}
+	older, err := newestFirst(after.EventSeq, limit-len(rows), func(seqs bson.D, limit int) ([]trigger.Effect, error) { return find(seqs, limit) })
+	if err != nil {
+		return fail(err)
+	}
+	return append(rows, older...), nil
+}

@@ -228,9 +228,40 @@ func TestIndexesAreUsed(t *testing.T) {
 			_, err := store.BulkAdvance(ctx, tenant, "bulk-7", 0, 1, 1, 0)
 			return err
 		}},
-		{"CardListByBot", "cards", []string{"tenant_bot"}, func() error {
-			found, err := store.CardListByBot(ctx, "t00007", "bot-7", "c1", 100)
-			require.Len(t, found, 5)
+		{"CardList, by bot", "cards", []string{"tenant_bot"}, func() error {
+			page, err := store.CardList(ctx, tracker.CardListParams{TenantID: tenant, BotID: "bot-7", After: &tracker.CardKey{ID: "c1"}, Limit: 99})
+			require.Len(t, page.Cards, 5)
+			return err
+		}},
+		{"CardList, all", "cards", []string{"_id_"}, func() error {
+			page, err := store.CardList(ctx, tracker.CardListParams{TenantID: tenant, After: &tracker.CardKey{ID: "c1"}, Limit: 50})
+			require.Len(t, page.Cards, 50)
+			return err
+		}},
+		{"CardList, of a board", "cards", []string{"tenant_board_column"}, func() error {
+			page, err := store.CardList(ctx, tracker.CardListParams{TenantID: tenant, BoardID: "b1", Limit: 10})
+			require.Len(t, page.Cards, 10)
+			return err
+		}},
+		{"CardList, of a column", "cards", []string{"tenant_board_column", "tenant_board_column"}, func() error {
+			page, err := store.CardList(ctx, tracker.CardListParams{TenantID: tenant, BoardID: "b1", ColumnID: "k3", After: &tracker.CardKey{ColumnID: "k3", Position: "01", ID: "c"}, Limit: 50})
+			require.NotEmpty(t, page.Cards)
+			return err
+		}},
+		{"CardList, up a column", "cards", []string{"tenant_board_column"}, func() error {
+			page, err := store.CardList(ctx, tracker.CardListParams{TenantID: tenant, BoardID: "b1", ColumnID: "k3", Backward: true, Limit: 2})
+			require.Len(t, page.Cards, 2)
+			return err
+		}},
+		{"CardCount", "cards", []string{"tenant_board_column"}, func() error {
+			n, err := store.CardCount(ctx, tenant, "b1", "k3")
+			require.Positive(t, n)
+			return err
+		}},
+		{"CardComments", "cards", []string{"_id_"}, func() error { _, err := store.CardComments(ctx, tenant, "c7"); return err }},
+		{"EffectListByCard", "trigger_effects", []string{"tenant_card_seq", "tenant_card_seq"}, func() error {
+			found, err := store.EffectListByCard(ctx, tenant, "c7", trigger.EffectKey{EventSeq: 900, ID: "x"}, 50)
+			require.Len(t, found, 1)
 			return err
 		}},
 		{"EffectsSettledBefore", "trigger_effects", []string{"tenant_state_updated"}, func() error {
@@ -307,7 +338,8 @@ func seedForIndexes(t *testing.T, store *boardmongo.Store, now time.Time) {
 		add("lanes", keyed(tn(i)+"/bot:b1", lane))
 		token := fmt.Sprintf("%05d", i)
 		add("api_tokens", keyed(token, trigger.Token{ID: token, Hash: "hash-" + token}))
-		card := tracker.Card{TenantID: tn(i % 20), ID: fmt.Sprint("c", i), Rev: 1, Title: "A card"}
+		card := tracker.Card{TenantID: tn(i % 20), ID: fmt.Sprint("c", i), Rev: 1, Title: "A card", BoardID: fmt.Sprint("b", i%3), ColumnID: fmt.Sprint("k", i%4)}
+		card.Position = tracker.PositionAt(now.Add(time.Duration(i) * time.Second))
 		if i%100 == 0 {
 			card.PendingAt, card.Pending = old, []tracker.BoardEvent{{EID: fmt.Sprint("board:pending-", i)}}
 		}

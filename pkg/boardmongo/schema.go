@@ -93,6 +93,9 @@ func indexes() []index {
 		{coll: collProjections, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
 		{coll: collBulks, name: "created_at_ttl", keys: asc("created_at"), ttl: trigger.BulkKept},
 		{coll: collCards, name: "tenant_bot", keys: asc("tenant_id", "bot_id"), partial: bson.D{{Key: "bot_id", Value: exists}}},
+		// Partial, so that it serves reads of a board alone: a server would add
+		// it to the mark's where that is enough.
+		{coll: collCards, name: "tenant_board_column", keys: asc("tenant_id", "board_id", "column_id", "position", "id"), partial: bson.D{{Key: "board_id", Value: exists}}},
 		{coll: collCards, name: "pending_at", keys: asc("pending_at"), partial: bson.D{{Key: "pending_at", Value: exists}}},
 		{coll: collEvents, name: "tenant_seq", keys: asc("tenant_id", "seq"), unique: true},
 		{coll: collEvents, name: "tenant_eid", keys: asc("tenant_id", "eid"), unique: true},
@@ -115,6 +118,7 @@ func indexes() []index {
 		// Partial, so that it serves reads of a span of seqs alone: for another
 		// read of a subscription's rows a server would rather sort all of them.
 		{coll: collEffects, name: "subscription_seq", keys: asc("tenant_id", "subscription_id", "event_seq"), partial: bson.D{{Key: "event_seq", Value: exists}}},
+		{coll: collEffects, name: "tenant_card_seq", keys: asc("tenant_id", "card_id", "event_seq"), partial: bson.D{{Key: "event_seq", Value: exists}}},
 		// What a bot's change of a card goes back to; what the storm guard counts.
 		{coll: collEffects, name: "tenant_card_claimed", keys: asc("tenant_id", "card_id", "claimed_at")},
 		{coll: collEffects, name: "tenant_subscription_at", keys: asc("tenant_id", "subscription_id", "event.at")},

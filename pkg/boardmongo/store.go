@@ -170,11 +170,11 @@ type doc[T any] struct {
 func docKey(tenantID, id string) string { return tenantID + "/" + id }
 
 // findOne returns the document that the filter names, or tracker.ErrNotFound.
-func findOne[T any](ctx context.Context, s *Store, coll string, filter bson.D) (*T, error) {
+func findOne[T any](ctx context.Context, s *Store, coll string, filter bson.D, opts ...options.Lister[options.FindOneOptions]) (*T, error) {
 	ctx, cancel := s.op(ctx)
 	defer cancel()
 	var d doc[T]
-	err := s.db.Collection(coll).FindOne(ctx, filter).Decode(&d)
+	err := s.db.Collection(coll).FindOne(ctx, filter, opts...).Decode(&d)
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return nil, fmt.Errorf("%s: %w", coll, tracker.ErrNotFound)
 	}

@@ -398,7 +398,7 @@ func TestTheStoreFailsUnderTheAPI(t *testing.T) {
 	token := b.token(t, "acme")
 	for op, call := range map[string]string{
 		"list-effects": "EffectList", "get-effect": "EffectGet", "get-card": "CardGet", "list-events": "EventList",
-		"get-tenant": "TenantGet", "list-pauses": "PauseList", "list-cards": "CardListByBot",
+		"get-tenant": "TenantGet", "list-pauses": "PauseList", "list-cards": "CardList",
 		"explain-card": "CardGet", "log-subscription": "SubscriptionGet",
 	} {
 		for _, failing := range []string{call, "TokenByHash"} {

@@ -233,17 +233,16 @@ func (a *API) registerCards(api huma.API) {
 		Limit int    `query:"limit" minimum:"1" maximum:"100" default:"50"`
 	},
 	) (*one[Page[PromotedCard]], error) {
-		cards, err := a.Store.CardListByBot(ctx, in.Tenant, in.Bot, in.After, in.Limit+1)
+		got, err := a.Store.CardList(ctx, tracker.CardListParams{TenantID: in.Tenant, BotID: in.Bot, After: &tracker.CardKey{ID: in.After}, Limit: in.Limit})
 		if err != nil {
 			return nil, a.fail(err)
 		}
 		page := Page[PromotedCard]{Items: []PromotedCard{}}
-		for i := range cards {
-			if i == in.Limit {
-				page.Next = cards[i-1].ID
-				break
-			}
-			page.Items = append(page.Items, newPromotedCard(&cards[i]))
+		for i := range got.Cards {
+			page.Items = append(page.Items, newPromotedCard(&got.Cards[i]))
+		}
+		if got.Next != nil {
+			page.Next = got.Next.ID
 		}
 		return &one[Page[PromotedCard]]{page}, nil
 	}, named("list-cards", "A page of the cards that were promoted to a bot, by id."), botReads(botInQuery))

@@ -55,8 +55,8 @@ func (f *faultStore) SubscriptionGet(ctx context.Context, tenantID, id string) (
 	return ask(ctx, f, "SubscriptionGet", func() (*trigger.Subscription, error) { return f.Store.SubscriptionGet(ctx, tenantID, id) })
 }
 
-func (f *faultStore) CardListByBot(ctx context.Context, tenantID, bot, after string, limit int) ([]tracker.Card, error) {
-	return ask(ctx, f, "CardListByBot", func() ([]tracker.Card, error) { return f.Store.CardListByBot(ctx, tenantID, bot, after, limit) })
+func (f *faultStore) CardList(ctx context.Context, p tracker.CardListParams) (tracker.CardPage, error) {
+	return ask(ctx, f, "CardList", func() (tracker.CardPage, error) { return f.Store.CardList(ctx, p) })
 }
 
 // rowIn gives acme a row in a state.

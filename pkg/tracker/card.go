@@ -40,6 +40,9 @@ type Card struct {
 
 	BoardID  string `json:"board_id"`
 	ColumnID string `json:"column_id"`
+	// Position is where the card stands in its column; one that an older
+	// version wrote may have none, and stands above all others.
+	Position string `json:"position,omitempty"`
 	Title    string `json:"title"`
 	Body     string `json:"body,omitempty"`
 	// Labels and Assignees keep the spelling they came in; they are unique
@@ -67,6 +70,12 @@ type Card struct {
 	// Deliveries are the latest inbound deliveries that changed this card,
 	// newest last: at most DeliveriesMax, none older than 30 days.
 	Deliveries []Delivery `json:"deliveries,omitempty"`
+
+	// CommentCount and CommentBytes are how many comments the card has, and how
+	// long they are together. The comments are kept beside the card, by the
+	// same writes: who reads or writes a card does not carry them along.
+	CommentCount int `json:"comment_count,omitempty"`
+	CommentBytes int `json:"comment_bytes,omitempty"`
 
 	// Pending are the events of this card that are durable but not yet in
 	// the log, in order (E2, E3). PendingAt is the sweeper's mark, in
@@ -183,6 +192,13 @@ type Snapshot struct {
 // HasLabel reports whether the snapshot carries the label, compared under Fold.
 func (s *Snapshot) HasLabel(label string) bool { return containsFold(s.Labels, label) }
 
+// Limits of boards.
+const (
+	BoardsMax    = 100 // per tenant
+	ColumnsMax   = 100 // per board
+	NameMaxBytes = 63
+)
+
 // Board is a board with its columns, left to right.
 type Board struct {
 	TenantID  string    `json:"tenant_id"`
@@ -249,6 +265,29 @@ func (c *Card) RemoveLabels(labels []string, stamp func(label string) LabelStamp
 		removed = append(removed, c.Labels[i])
 		c.Labels = slices.Delete(c.Labels, i, i+1)
 		c.Stamps.SetLabel(stamp(label))
+	}
+	return removed
+}
+
+// AddAssignees adds those that it lacks and returns them, without space around
+// them.
+func (c *Card) AddAssignees(who []string) (added []string) {
+	for _, w := range UniqueFold(who) {
+		if !containsFold(c.Assignees, w) {
+			c.Assignees, added = append(c.Assignees, w), append(added, w)
+		}
+	}
+	return added
+}
+
+// RemoveAssignees takes those off that it has, and returns them as they were
+// spelled.
+func (c *Card) RemoveAssignees(who []string) (removed []string) {
+	for _, w := range who {
+		if i := indexFold(c.Assignees, w); i >= 0 {
+			removed = append(removed, c.Assignees[i])
+			c.Assignees = slices.Delete(c.Assignees, i, i+1)
+		}
 	}
 	return removed
 }

@@ -19,6 +19,11 @@ const (
 	KindAssigned   Kind = "card.assigned"
 	KindUnassigned Kind = "card.unassigned"
 	KindDeleted    Kind = "card.deleted"
+	// KindReordered: the card was put elsewhere in its column. No condition
+	// asks where it stands.
+	KindReordered Kind = "card.reordered"
+	// KindCommented: somebody wrote a comment, which the event names.
+	KindCommented Kind = "card.commented"
 	// KindPromoted: a bot was stamped onto the card, which stayed in its
 	// column; one that was moved with it is a KindMoved.
 	KindPromoted Kind = "card.promoted"
@@ -31,7 +36,7 @@ const (
 // Kinds lists the kinds of board events that this version makes and that
 // somebody may ask for.
 func Kinds() []Kind {
-	return []Kind{KindCreated, KindMoved, KindLabeled, KindUnlabeled, KindEdited, KindAssigned, KindUnassigned, KindDeleted, KindPromoted}
+	return []Kind{KindCreated, KindMoved, KindLabeled, KindUnlabeled, KindEdited, KindAssigned, KindUnassigned, KindDeleted, KindReordered, KindCommented, KindPromoted}
 }
 
 // ActorKind says what sort of actor caused an event.
@@ -135,6 +140,8 @@ type BoardEvent struct {
 	Removed    []string `json:"removed,omitempty"`
 	FromColumn string   `json:"from_column,omitempty"`
 	ToColumn   string   `json:"to_column,omitempty"`
+	// CommentID is the comment of a KindCommented; its text stays on the card.
+	CommentID string `json:"comment_id,omitempty"`
 
 	Cause Cause `json:"cause,omitempty,omitzero"`
 	// Bulk names the call that changed this card and others; empty for a

@@ -18,6 +18,9 @@ type CardWrite struct {
 	// Event, if any, is appended to the card's pending events by the same
 	// atomic write, and the sweeper's mark set.
 	Event *BoardEvent
+	// Comment, if any, is added to the card's comments by the same write. A
+	// card that is made has none but this one, also over a tombstone.
+	Comment *Comment
 }
 
 // CardStore keeps cards. Every method takes the tenant: an id alone opens
@@ -49,9 +52,15 @@ type CardStore interface {
 	// CardPendingEIDs returns those of the events that are still pending on a
 	// card (R4).
 	CardPendingEIDs(ctx context.Context, tenantID string, eids []string) ([]string, error)
-	// CardListByBot returns up to limit cards that carry the bot, with ids
-	// after one, by id; no deleted ones.
-	CardListByBot(ctx context.Context, tenantID, botID, afterID string, limit int) ([]Card, error)
+	// CardList returns a page of cards; no deleted ones. A call reads a
+	// bounded number of cards.
+	CardList(ctx context.Context, p CardListParams) (CardPage, error)
+	// CardCount counts the cards of a board's column, or of the whole board if
+	// none is named, up to CardCountMax; no deleted ones.
+	CardCount(ctx context.Context, tenantID, boardID, columnID string) (int, error)
+	// CardComments returns the card's comments, oldest first, or ErrNotFound.
+	// Those of a deleted card are there until it is buried.
+	CardComments(ctx context.Context, tenantID, cardID string) ([]Comment, error)
 	// CardBury removes a deleted card of this incarnation, if none of its
 	// events is pending and no effect needs its consumptions (E4, W7), and
 	// reports whether it is gone.

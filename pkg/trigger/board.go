@@ -44,9 +44,26 @@ func (b *Board) Change(ctx context.Context, tenantID, cardID string, f tracker.C
 	return b.change(ctx, tenantID, cardID, f, false)
 }
 
+// Comment is Change with a comment: the write of a change that makes an event
+// adds it to the card (E1). f counts it (tracker.Card.AddComment).
+func (b *Board) Comment(ctx context.Context, tenantID, cardID string, comment tracker.Comment, f tracker.Changer) (tracker.Changed, error) {
+	return b.changeWith(ctx, tenantID, cardID, f, func(w *tracker.CardWrite) {
+		if w.Event != nil {
+			c := comment
+			c.At, w.Event.CommentID = w.Event.At, c.ID
+			w.Comment = &c
+		}
+	}, false)
+}
+
 // change is Change; with tombs set, f sees a deleted card as it is. In doubt
 // are writes of this very change that were tried already.
 func (b *Board) change(ctx context.Context, tenantID, cardID string, f tracker.Changer, tombs bool, inDoubt ...*tracker.CardWrite) (tracker.Changed, error) {
+	return b.changeWith(ctx, tenantID, cardID, f, func(*tracker.CardWrite) {}, tombs, inDoubt...)
+}
+
+// changeWith is change; each write is finished before it is made.
+func (b *Board) changeWith(ctx context.Context, tenantID, cardID string, f tracker.Changer, finish func(*tracker.CardWrite), tombs bool, inDoubt ...*tracker.CardWrite) (tracker.Changed, error) {
 	wrap := func(err error) error { return fmt.Errorf("change card %s/%s: %w", tenantID, cardID, err) }
 	var lastErr error
 	for try := range changeTries {
@@ -70,6 +87,7 @@ func (b *Board) change(ctx context.Context, tenantID, cardID string, f tracker.C
 		if w == nil {
 			return tracker.Changed{Card: card}, nil
 		}
+		finish(w)
 		if w.Event != nil && card != nil && len(card.Pending) >= tracker.PendingMax {
 			if _, err := b.Relay.Card(ctx, tenantID, cardID); err != nil {
 				return tracker.Changed{}, wrap(errors.Join(tracker.ErrPendingFull, err))
@@ -139,6 +157,10 @@ func (b *Board) compute(tenantID, cardID string, card *tracker.Card, f tracker.C
 		}
 	} else {
 		next.Incarnation, next.Rev, next.CreatedAt = card.Incarnation, card.Rev+1, card.CreatedAt
+	}
+	if next.Position == "" && live == nil || live != nil && live.ColumnID != next.ColumnID && live.Position == next.Position {
+		// Whoever says nothing else puts it at the bottom of its column.
+		next.Position = tracker.PositionAt(now)
 	}
 	if err := next.Validate(); err != nil {
 		return nil, err

@@ -58,6 +58,10 @@ var matchingSubs = []matchingSub{
 		If: trigger.Conditions{Columns: []string{"ready"}, LabelsNone: []string{"wip"}},
 	}},
 	{"mine", "State alone: assigned to `mona`", trigger.Subscription{If: trigger.Conditions{Assignees: []string{"mona"}}}},
+	{"comments", "On `card.commented`, labelled `ship-it`", trigger.Subscription{
+		On: trigger.EventFilter{Kinds: []tracker.Kind{tracker.KindCommented}}, If: trigger.Conditions{LabelsAll: shipIt},
+	}},
+	{"order", "On `card.reordered`", trigger.Subscription{On: trigger.EventFilter{Kinds: []tracker.Kind{tracker.KindReordered}}}},
 	{"deleted", "On `card.deleted`, labelled `ship-it`", trigger.Subscription{
 		On: trigger.EventFilter{Kinds: []tracker.Kind{tracker.KindDeleted}}, If: trigger.Conditions{LabelsAll: shipIt},
 	}},
@@ -74,6 +78,7 @@ var matchingCases = []matchingCase{
 	{"ready", steps(made("ready"), label("bug", "ship-it")), []int{2}, "in either order"},
 	{"ready", steps(made("ready", "ship-it"), label("bug")), []int{1}, "another label changes nothing"},
 	{"ready", steps(made("ready", "ship-it"), reorder()), []int{1}, ""},
+	{"ready", steps(made("ready", "ship-it"), commented()), []int{1}, ""},
 	{"ready", steps(made("ready", "ship-it"), title("another title")), []int{1}, "an unrelated edit changes nothing"},
 	{"ready", steps(made("ready", "ship-it"), renameColumn(), title("another title")), []int{1}, "columns are known by their ids"},
 	{"ready", steps(made("open"), renameColumn(), atOnce("moved to the renamed column, and labelled", "ready", "ship-it")), []int{3}, "columns are known by their ids"},
@@ -106,6 +111,9 @@ var matchingCases = []matchingCase{
 	{"no-wip", steps(made("ready", "wip"), unlabel("wip")), []int{2}, "taking a label off can make it so"},
 	{"no-wip", steps(made("ready", "WIP"), title("another title")), nil, ""},
 	{"mine", steps(made("open"), assign("Mona"), title("another title")), []int{2}, ""},
+	{"comments", steps(made("open", "ship-it"), commented(), commented(), title("another title")), []int{2, 3}, "each comment"},
+	{"comments", steps(made("open"), commented()), nil, ""},
+	{"order", steps(made("open"), reorder(), move("ready")), []int{2}, "a move is no reorder"},
 	{"deleted", steps(made("ready", "ship-it"), deleted()), []int{2}, "the conditions are asked of the card as it was"},
 }
 
@@ -174,7 +182,22 @@ func title(text string) step {
 }
 
 func reorder() step {
-	return existing("put elsewhere in its column", tracker.KindEdited, func(*tracker.Card, *tracker.BoardEvent) {})
+	return existing("put elsewhere in its column", tracker.KindReordered, func(card *tracker.Card, _ *tracker.BoardEvent) {
+		above, ok := tracker.PositionsBetween("", card.Position, 1)
+		if !ok {
+			panic("no position above " + card.Position)
+		}
+		card.Position = above[0]
+	})
+}
+
+func commented() step {
+	return existing("commented", tracker.KindCommented, func(card *tracker.Card, e *tracker.BoardEvent) {
+		e.CommentID = "comment-1"
+		if err := card.AddComment("a comment"); err != nil {
+			panic(err)
+		}
+	})
 }
 
 func assign(who string) step {

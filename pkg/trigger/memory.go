@@ -336,6 +336,18 @@ func (m *MemoryEffectOutbox) EffectsOfCards(_ context.Context, p CardEffectsPara
 	return rows[:min(len(rows), p.Limit)], nil
 }
 
+// EffectListByCard implements EffectOutbox.
+func (m *MemoryEffectOutbox) EffectListByCard(_ context.Context, tenantID, cardID string, after EffectKey, limit int) ([]Effect, error) {
+	rows := m.list(func(row *Effect) bool {
+		return row.TenantID == tenantID && row.CardID == cardID &&
+			(row.EventSeq < after.EventSeq || (row.EventSeq == after.EventSeq && row.ID < after.ID))
+	})
+	slices.SortFunc(rows, func(a, b Effect) int {
+		return cmp.Or(cmp.Compare(b.EventSeq, a.EventSeq), cmp.Compare(b.ID, a.ID))
+	})
+	return rows[:min(len(rows), limit)], nil
+}
+
 // EffectMatches implements EffectOutbox.
 func (m *MemoryEffectOutbox) EffectMatches(_ context.Context, p MatchesParams) (out []Match, err error) {
 	for _, row := range m.list(func(row *Effect) bool {

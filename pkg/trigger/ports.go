@@ -182,6 +182,14 @@ type EffectListParams struct {
 	Limit   int
 }
 
+// EffectKey is a row's place in a list that begins with the newest event. One
+// without an id is before all rows of lower seqs: a list begins at the tenant's
+// seq and one.
+type EffectKey struct {
+	EventSeq int64  `json:"s"`
+	ID       string `json:"i"`
+}
+
 // EffectOutbox keeps the rows.
 type EffectOutbox interface {
 	// EffectMaterialize inserts those of the rows that are absent and changes
@@ -229,6 +237,10 @@ type EffectOutbox interface {
 	// whose events have seq < before, newest event first, without the bodies.
 	// Its cost does not depend on other subscriptions' rows.
 	EffectListBySubscription(ctx context.Context, tenantID, subscriptionID string, before int64, limit int) ([]Effect, error)
+	// EffectListByCard returns up to limit rows of one card that come after
+	// one, newest event first and of one event by id, the last first, without
+	// the bodies. Its cost does not depend on other cards' rows.
+	EffectListByCard(ctx context.Context, tenantID, cardID string, after EffectKey, limit int) ([]Effect, error)
 	// EffectsHeld returns up to limit subscriptions that have held rows, of
 	// all tenants, after one, by tenant and id.
 	EffectsHeld(ctx context.Context, after SubscriptionKey, limit int) ([]SubscriptionKey, error)

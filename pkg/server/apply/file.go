@@ -20,13 +20,13 @@ import (
 const (
 	FileMaxBytes     = 1 << 20
 	TenantsMax       = 100
-	BoardsMax        = 100  // per tenant
-	ColumnsMax       = 100  // per board
+	BoardsMax        = tracker.BoardsMax
+	ColumnsMax       = tracker.ColumnsMax
 	BotsMax          = 100  // per tenant
 	HooksMax         = 100  // per tenant
 	SubscriptionsMax = 1000 // per tenant
 	ProjectionsMax   = trigger.ProjectionsMax
-	NameMaxBytes     = 63
+	NameMaxBytes     = tracker.NameMaxBytes
 )
 
 // File is a triggers.yaml that was read and is well formed. Whether what it

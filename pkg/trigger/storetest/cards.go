@@ -15,7 +15,7 @@ import (
 func cardTests() map[string]func(*testing.T, *bundle) {
 	return map[string]func(*testing.T, *bundle){
 		"TestE1_WriteIsOfTheWholeCard":      testE1Whole,
-		"TestCardListByBot":                 testCardListByBot,
+		"TestCardList_ByBot":                testCardListByBot,
 		"TestProjections_RevisionsAndNames": testProjections,
 	}
 }
@@ -28,6 +28,7 @@ func testE1Whole(t *testing.T, b *bundle) {
 		Labels: []string{"bug"}, Assignees: []string{"mona"}, External: &tracker.External{Provider: "github", Repo: "r", Number: 1},
 		Stamps: tracker.Stamps{Title: tracker.Stamp{At: at}}, BotID: "bot1", BotArgs: map[string]string{"k": "v"}, PromotedBy: "e", PromotedSeq: 7,
 		MirrorOf: &tracker.Mirror{BoardID: "b2", CardID: "c2"}, ColumnBy: tracker.ColumnBy{EID: "e", Seq: 7},
+		Position: "V", CommentCount: 1, CommentBytes: 2,
 		Consumed: []tracker.Consumption{{EffectID: "e", At: at}}, Deliveries: []tracker.Delivery{{HookID: "h", ID: "d", At: at}}, Deleted: true,
 		CreatedAt: at, UpdatedAt: at,
 	}
@@ -63,9 +64,13 @@ func testCardListByBot(t *testing.T, b *bundle) {
 	}
 	list := func(tenantID, bot, after string, limit int) (ids []string) {
 		t.Helper()
-		cards, err := b.real.CardListByBot(ctx, tenantID, bot, after, limit)
+		p := tracker.CardListParams{TenantID: tenantID, BotID: bot, Limit: limit}
+		if after != "" {
+			p.After = &tracker.CardKey{ID: after}
+		}
+		page, err := b.real.CardList(ctx, p)
 		require.NoError(t, err)
-		for _, card := range cards {
+		for _, card := range page.Cards {
 			require.Equal(t, bot, card.BotID)
 			require.Equal(t, tenantID, card.TenantID)
 			ids = append(ids, card.ID)

@@ -32,6 +32,8 @@ func Run(t *testing.T, open func(t *testing.T) trigger.Store) {
 	runAll(t, open, lanesTests())
 	runAll(t, open, cardTests())
 	runAll(t, open, deleteTests())
+	runAll(t, open, cardListTests())
+	runAll(t, open, placingTests())
 	runProjections(t, open)
 	runDeadLetters(t, open)
 	runAll(t, open, whenTests())

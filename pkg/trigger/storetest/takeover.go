@@ -386,9 +386,9 @@ func testPromote(t *testing.T, b *bundle) {
 	second := label("two")
 	b.spawn(t, 0).run(t, 1)
 	require.Equal(t, "bot2", b.card(t, "c1").BotID)
-	byBot, err := b.real.CardListByBot(ctx, tenant, "bot2", "", 10)
+	byBot, err := b.real.CardList(ctx, tracker.CardListParams{TenantID: tenant, BotID: "bot2", Limit: 10})
 	require.NoError(t, err)
-	require.Len(t, byBot, 1)
+	require.Len(t, byBot.Cards, 1)
 	// The first row once more: a later event's promotion stays.
 	stale := *b.row(t, first)
 	rev = b.card(t, "c1").Rev
