@@ -138,7 +138,13 @@ const notFound = "there is no such thing"
 func (a *API) fail(err error) error {
 	var field *tracker.FieldError
 	var refused *trigger.RefusedError
+	var status huma.StatusError
 	switch {
+	case errors.As(err, &status): // one of ours, from within a change
+		return status
+	case errors.Is(err, tracker.ErrPendingFull):
+		a.Logger.Warn().Err(err).Msg("API: card is full")
+		return huma.Error503ServiceUnavailable(tracker.ErrPendingFull.Error() + "; try again")
 	case errors.Is(err, tracker.ErrNotFound):
 		return huma.Error404NotFound(notFound)
 	case errors.As(err, &refused):
@@ -209,18 +215,6 @@ func (a *API) register(api huma.API) {
 		return &one[trigger.TenantStatus]{status}, nil
 	}, named("get-tenant", "Where the tenant's log stands."))
 
-	huma.Get(api, "/v1/tenants/{tenant}/cards/{card}", func(ctx context.Context, in *struct {
-		TenantInput
-		Card string `path:"card" maxLength:"255" pattern:"^[A-Za-z0-9@~-]+$" doc:"the card's id, percent-encoded"`
-	},
-	) (*one[Card], error) {
-		card, err := a.Board.CardGet(ctx, in.Tenant, in.Card)
-		if err != nil {
-			return nil, a.fail(err)
-		}
-		return &one[Card]{newCard(card)}, nil
-	}, named("get-card", "One card."))
-
 	huma.Get(api, "/v1/tenants/{tenant}/events", func(ctx context.Context, in *struct {
 		TenantInput
 		After int64 `query:"after" minimum:"0" maximum:"999999999999" default:"0" doc:"only events after this seq"`
@@ -248,7 +242,12 @@ func (a *API) register(api huma.API) {
 	a.registerEffects(api)
 	a.registerBulk(api)
 	a.registerPauses(api)
+	a.registerBoards(api)
 	a.registerCards(api)
+	a.registerCardChanges(api)
+	a.registerBulkCards(api)
+	a.registerComments(api)
+	a.registerEvents(api)
 	a.registerExplain(api)
 	a.registerAudit(api)
 	a.registerTokens(api)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
@@ -205,45 +204,3 @@ func (a *API) resume(ctx context.Context, tenantID, botID string) (*none, error)
 
 // pauseID is what the audit log calls a pause.
 func pauseID(tenantID, botID string) string { return cmp.Or(botID, tenantID, "fleet") }
-
-// PromotedCard is a card that carries a bot, for whoever dispatches from the
-// board.
-type PromotedCard struct {
-	ID       string            `json:"id"`
-	BoardID  string            `json:"board_id"`
-	ColumnID string            `json:"column_id"`
-	Title    string            `json:"title"`
-	BotID    string            `json:"bot_id"`
-	BotArgs  map[string]string `json:"bot_args"`
-}
-
-func newPromotedCard(c *tracker.Card) PromotedCard {
-	args := c.BotArgs
-	if args == nil {
-		args = map[string]string{}
-	}
-	return PromotedCard{c.ID, c.BoardID, c.ColumnID, c.Title, c.BotID, args}
-}
-
-func (a *API) registerCards(api huma.API) {
-	huma.Get(api, "/v1/tenants/{tenant}/cards", func(ctx context.Context, in *struct {
-		TenantInput
-		Bot   string `query:"bot" required:"true" minLength:"1" maxLength:"64" pattern:"^[A-Za-z0-9-]+$" doc:"only cards that were promoted to the bot with this id"`
-		After string `query:"after" maxLength:"255" pattern:"^[A-Za-z0-9@~-]*$" doc:"only cards after this id: the next of the page before"`
-		Limit int    `query:"limit" minimum:"1" maximum:"100" default:"50"`
-	},
-	) (*one[Page[PromotedCard]], error) {
-		got, err := a.Store.CardList(ctx, tracker.CardListParams{TenantID: in.Tenant, BotID: in.Bot, After: &tracker.CardKey{ID: in.After}, Limit: in.Limit})
-		if err != nil {
-			return nil, a.fail(err)
-		}
-		page := Page[PromotedCard]{Items: []PromotedCard{}}
-		for i := range got.Cards {
-			page.Items = append(page.Items, newPromotedCard(&got.Cards[i]))
-		}
-		if got.Next != nil {
-			page.Next = got.Next.ID
-		}
-		return &one[Page[PromotedCard]]{page}, nil
-	}, named("list-cards", "A page of the cards that were promoted to a bot, by id."), botReads(botInQuery))
-}

@@ -12,6 +12,7 @@ type Card struct {
 	Rev       int64             `json:"rev"`
 	BoardID   string            `json:"board_id"`
 	ColumnID  string            `json:"column_id"`
+	Position  string            `json:"position,omitempty" doc:"cards of a column stand in the order of their positions, as texts, then of their ids"`
 	Title     string            `json:"title"`
 	Body      string            `json:"body"`
 	Labels    []string          `json:"labels"`
@@ -22,15 +23,16 @@ type Card struct {
 	BotArgs map[string]string `json:"bot_args,omitempty"`
 	// MirrorOf is the card that a projection mirrors with this one.
 	MirrorOf  *tracker.Mirror `json:"mirror_of,omitempty"`
+	Comments  int             `json:"comments" doc:"how many there are"`
 	CreatedAt time.Time       `json:"created_at"`
 	UpdatedAt time.Time       `json:"updated_at"`
 }
 
 func newCard(c *tracker.Card) Card {
 	return Card{
-		ID: c.ID, Rev: c.Rev, BoardID: c.BoardID, ColumnID: c.ColumnID, Title: c.Title, Body: c.Body,
+		ID: c.ID, Rev: c.Rev, BoardID: c.BoardID, ColumnID: c.ColumnID, Position: c.Position, Title: c.Title, Body: c.Body,
 		Labels: append([]string{}, c.Labels...), Assignees: append([]string{}, c.Assignees...), External: c.External,
-		BotID: c.BotID, BotArgs: c.BotArgs, MirrorOf: c.MirrorOf,
+		BotID: c.BotID, BotArgs: c.BotArgs, MirrorOf: c.MirrorOf, Comments: c.CommentCount,
 		CreatedAt: c.CreatedAt, UpdatedAt: c.UpdatedAt,
 	}
 }

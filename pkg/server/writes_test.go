@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -140,6 +141,7 @@ func (b *bundle) writes(t *testing.T) map[string]call {
 	b.tokenAs(t, TokenParams{ID: revoked, Name: "r", Role: trigger.RoleViewer, TenantID: "acme"})
 	out["create-token"] = call{http.MethodPost, "/v1/tokens", `{"name":"n","role":"viewer","tenant_id":"acme"}`, 201, "", "TokenCreate"}
 	out["revoke-token"] = call{http.MethodPost, "/v1/tokens/" + revoked + "/revoke", "", 200, "", "TokenRevoke"}
+	maps.Copy(out, b.boardWrites(t))
 	run, stop := bulk(), bulk()
 	out["run-bulk"] = call{http.MethodPost, "/v1/tenants/acme/effects/bulk/" + run.ID + "/run", `{"digest":"` + run.Digest + `"}`, 200, "", "BulkGet"}
 	out["stop-bulk"] = call{http.MethodPost, "/v1/tenants/acme/effects/bulk/" + stop.ID + "/stop", "", 200, "", "BulkStop"}
@@ -152,6 +154,9 @@ func (b *bundle) write(t *testing.T, token string, c call) answer {
 	require.NoError(t, err)
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	if c.method == http.MethodPut {
+		req.Header.Set("If-Match", "*")
 	}
 	if c.body != "" {
 		req.Header.Set("Content-Type", "application/json")

@@ -1,0 +1,170 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/triggerd/triggerd/pkg/tracker"
+	"github.com/triggerd/triggerd/pkg/trigger"
+)
+
+// bulkWait bounds a bulk change of cards with its relay.
+const bulkWait = 30 * time.Second
+
+// BulkCards are the cards of a bulk change.
+type BulkCards struct {
+	Cards []CardID `json:"cards" minItems:"1" maxItems:"500" nullable:"false" doc:"their ids, each once"`
+}
+
+// BulkMoveBody moves cards of one board to one column.
+type BulkMoveBody struct {
+	BulkCards
+	BoardID  string `json:"board_id" minLength:"1" maxLength:"64" pattern:"^[A-Za-z0-9-]+$" doc:"the board that all of the cards are on"`
+	ColumnID string `json:"column_id" minLength:"1" maxLength:"63" pattern:"^[a-z0-9][a-z0-9-]*$"`
+	At       string `json:"at,omitempty" enum:"top,bottom" doc:"where in the column they go, in the order of cards; if it is missing, those that are in the column stay where they are, and the others go to the bottom"`
+}
+
+// BulkLabelBody adds labels to cards and takes some off.
+type BulkLabelBody struct {
+	BulkCards
+	NamesBody
+}
+
+// BulkChanged says what became of each card of a bulk change.
+type BulkChanged struct {
+	Items []CardResult `json:"items" doc:"in the order of the cards"`
+}
+
+// CardResult is what became of one card.
+type CardResult struct {
+	ID     string `json:"id"`
+	Result string `json:"result" enum:"changed,unchanged,not_found,refused,unknown" doc:"unknown: the store did not answer; the card may have been changed"`
+	Rev    int64  `json:"rev,omitempty"`
+	Detail string `json:"detail,omitempty" doc:"why it was refused"`
+}
+
+func (a *API) registerBulkCards(api huma.API) {
+	huma.Post(api, "/v1/tenants/{tenant}/bulk/cards/move", func(ctx context.Context, in *struct {
+		TenantInput
+		Body BulkMoveBody
+	},
+	) (*one[BulkChanged], error) {
+		wctx, cancel := context.WithTimeout(ctx, bulkWait)
+		defer cancel()
+		b := &in.Body
+		if err := a.column(wctx, in.Tenant, b.BoardID, b.ColumnID); err != nil {
+			return nil, a.fail(inBody(err))
+		}
+		positions, err := a.positions(wctx, in.Tenant, b)
+		if err != nil {
+			return nil, a.fail(err)
+		}
+		return a.changeCards(ctx, wctx, in.Tenant, b.Cards, move(b.ColumnID, func(_ context.Context, card *tracker.Card, _ time.Time) (string, error) {
+			if card.BoardID != b.BoardID {
+				return "", tracker.Fieldf("board_id", "the card is on another board")
+			}
+			if b.At == "" && card.ColumnID == b.ColumnID {
+				return card.Position, nil
+			}
+			return positions[card.ID], nil
+		}))
+	}, named("bulk-move-cards", "Move up to 500 cards of a board to one of its columns. Each is a change of its own."), bulkBody)
+
+	huma.Post(api, "/v1/tenants/{tenant}/bulk/cards/label", func(ctx context.Context, in *struct {
+		TenantInput
+		Body BulkLabelBody
+	},
+	) (*one[BulkChanged], error) {
+		if err := in.Body.check(); err != nil {
+			return nil, a.fail(inBody(err))
+		}
+		wctx, cancel := context.WithTimeout(ctx, bulkWait)
+		defer cancel()
+		return a.changeCards(ctx, wctx, in.Tenant, in.Body.Cards, in.Body.label)
+	}, named("bulk-label-cards", "Add labels to up to 500 cards, and take some off. Each is a change of its own."), bulkBody)
+}
+
+// bulkBody bounds a body with five hundred ids.
+func bulkBody(o *huma.Operation) { o.MaxBodyBytes = 512 << 10 }
+
+// positions gives each of the cards a position at the column's top or bottom.
+func (a *API) positions(ctx context.Context, tenantID string, b *BulkMoveBody) (map[string]string, error) {
+	first := &tracker.Card{TenantID: tenantID, BoardID: b.BoardID}
+	at, err := a.Board.Position(ctx, first, b.ColumnID, trigger.Place{Top: b.At == "top"}, a.Store.Now())
+	if err != nil {
+		return nil, err
+	}
+	low, high := at, ""
+	if b.At == "top" {
+		low, high = "", at
+	}
+	list := []string{at}
+	if more := len(b.Cards) - 1; more > 0 {
+		others, ok := tracker.PositionsBetween(low, high, more)
+		if !ok {
+			return nil, errors.New("no positions at the end of a column")
+		}
+		if list = append(list, others...); b.At == "top" {
+			list = append(others, at)
+		}
+	}
+	out := make(map[string]string, len(b.Cards))
+	for i, id := range b.Cards {
+		out[string(id)] = list[i]
+	}
+	return out, nil
+}
+
+// changeCards makes one change of many cards, each on its own.
+func (a *API) changeCards(ctx, wctx context.Context, tenantID string, ids []CardID, f edit) (*one[BulkChanged], error) {
+	before := make(map[string]*tracker.Card, len(ids))
+	results, err := a.Board.ChangeMany(wctx, tenantID, texts(ids), func(card *tracker.Card, now time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
+		var was *tracker.Card
+		id := ""
+		if card != nil {
+			id = card.ID
+		}
+		next, event, err := a.changer(wctx, tenantID, id, &MatchInput{}, &was, f)(card, now)
+		before[id] = was
+		return next, event, err
+	})
+	if err != nil {
+		return nil, a.fail(inBody(err))
+	}
+	out := BulkChanged{Items: make([]CardResult, len(results))}
+	for i := range results {
+		r := &results[i]
+		out.Items[i] = a.cardResult(r)
+		if r.Err == nil && r.Written {
+			noteCard(ctx, before[r.CardID], r.Card)
+		}
+	}
+	return &one[BulkChanged]{out}, nil
+}
+
+func (a *API) cardResult(r *trigger.CardChanged) CardResult {
+	out := CardResult{ID: r.CardID, Result: "unchanged"}
+	var field *tracker.FieldError
+	switch {
+	case errors.Is(r.Err, tracker.ErrNotFound):
+		out.Result = "not_found"
+	case errors.As(r.Err, &field):
+		out.Result, out.Detail = "refused", field.Error()
+	case errors.Is(r.Err, tracker.ErrPendingFull):
+		out.Result, out.Detail = "refused", tracker.ErrPendingFull.Error()+"; try again"
+	case r.Err != nil:
+		a.Logger.Warn().Err(r.Err).Msg("API: bulk change of cards")
+		out.Result = "unknown"
+	case r.Card == nil: // there is none, and nothing was made
+		out.Result = "not_found"
+	default:
+		out.Rev = r.Card.Rev
+		if r.Written {
+			out.Result = "changed"
+		}
+	}
+	return out
+}
