@@ -169,7 +169,11 @@ func (h *HTTP) request(r trigger.LaunchRequest) (*http.Request, error) {
 	header.Set(HeaderGeneration, strconv.Itoa(r.Generation))
 	header.Set(HeaderWebhookID, r.Key)
 	header.Set(HeaderWebhookTimestamp, timestamp)
-	header.Set(HeaderWebhookSignature, signature(r.Secret, r.Key, timestamp, []byte(r.Body)))
+	signed := signature(r.Secret, r.Key, timestamp, []byte(r.Body))
+	if len(r.NextSecret) > 0 {
+		signed += " " + signature(r.NextSecret, r.Key, timestamp, []byte(r.Body))
+	}
+	header.Set(HeaderWebhookSignature, signed)
 	return &http.Request{
 		Method: http.MethodPost, URL: u, Host: u.Host, Header: header,
 		Body: io.NopCloser(strings.NewReader(r.Body)), ContentLength: int64(len(r.Body)),

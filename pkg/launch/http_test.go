@@ -170,6 +170,29 @@ func TestRequestIsSignedAndComplete(t *testing.T) {
 	require.NoError(t, Verify(testSecret, got.Header, body, time.Now(), VerifyToleranceDefault))
 }
 
+// A bot that knows either secret takes the launch, and the one that it has had
+// all along comes first.
+func TestBothSecretsSignWhileOneIsRotated(t *testing.T) {
+	t.Parallel()
+	var got http.Header
+	var body []byte
+	s := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		got = r.Header
+		body, _ = io.ReadAll(r.Body)
+	})
+	r := request(s.URL)
+	r.NextSecret = []byte("the-next-secret-of-the-bot")
+	_, err := newHTTP(t, HTTPParams{}).Launch(t.Context(), r)
+	require.NoError(t, err)
+	for _, secret := range [][]byte{r.Secret, r.NextSecret} {
+		require.NoError(t, Verify(secret, got, body, time.Now(), VerifyToleranceDefault))
+	}
+	require.Error(t, Verify([]byte("another secret"), got, body, time.Now(), VerifyToleranceDefault))
+	signatures := strings.Split(got.Get("webhook-signature"), " ")
+	require.Len(t, signatures, 2)
+	require.Equal(t, signature(r.Secret, r.Key, got.Get("webhook-timestamp"), body), signatures[0])
+}
+
 func TestW12_BodyAndKeyAreTheSameInEveryAttempt(t *testing.T) {
 	t.Parallel()
 	type seen struct{ key, id, attempt, body string }

@@ -73,12 +73,12 @@ func (s *Server) hook(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	secret, err := s.p.Sealer.Open(trigger.HookOwner(tenantID, hookID), hook.Secret)
+	signed, err := s.signed(hook, body, r.Header.Get(github.HeaderSignature))
 	if err != nil {
 		unavailable(err, "open the hook's secret")
 		return
 	}
-	if err := github.Verify(secret, body, r.Header.Get(github.HeaderSignature)); err != nil {
+	if !signed {
 		log.Info().Msg("hook: bad signature")
 		writeProblem(w, http.StatusUnauthorized, github.HeaderSignature+" does not match")
 		return
@@ -100,6 +100,25 @@ func (s *Server) hook(w http.ResponseWriter, r *http.Request) {
 	default:
 		ignore(w, "deliveries of "+event+" are not used")
 	}
+}
+
+// signed reports whether the delivery is signed with the hook's secret, or
+// with the next one while it is being rotated.
+func (s *Server) signed(hook *trigger.Hook, body []byte, signature string) (bool, error) {
+	secrets := []trigger.Sealed{hook.Secret}
+	if hook.NextSecret != "" {
+		secrets = append(secrets, hook.NextSecret)
+	}
+	for _, sealed := range secrets {
+		secret, err := s.p.Sealer.Open(trigger.HookOwner(hook.TenantID, hook.ID), sealed)
+		if err != nil {
+			return false, err
+		}
+		if github.Verify(secret, body, signature) == nil {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 func (s *Server) hookGet(ctx context.Context, tenantID, hookID string) (*trigger.Hook, error) {

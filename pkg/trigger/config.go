@@ -29,9 +29,15 @@ type Bot struct {
 	URL      string      `json:"url"`
 	Replay   ReplayClass `json:"replay"`
 	// Secret signs the launches; sealed at rest.
-	Secret    Sealed    `json:"secret"`
-	Revision  int64     `json:"revision"`
-	UpdatedAt time.Time `json:"updated_at"`
+	Secret Sealed `json:"secret"`
+	// NextSecret, while the secret is being rotated, signs them too; when the
+	// rotation ends it takes the place of Secret. A replica that does not know
+	// it signs with the secret that the bot has had all along (ADR 0032).
+	NextSecret Sealed `json:"next_secret,omitempty"`
+	// RotatingSince is when NextSecret came.
+	RotatingSince time.Time `json:"rotating_since,omitempty,omitzero"`
+	Revision      int64     `json:"revision"`
+	UpdatedAt     time.Time `json:"updated_at"`
 }
 
 // Hook lets a forge deliver to a board.
@@ -42,11 +48,15 @@ type Hook struct {
 	Provider string `json:"provider"` // "github"
 	BoardID  string `json:"board_id"`
 	// OpenColumn and ClosedColumn are where open and closed issues stand.
-	OpenColumn   string    `json:"open_column"`
-	ClosedColumn string    `json:"closed_column"`
-	Secret       Sealed    `json:"secret"`
-	Revision     int64     `json:"revision"`
-	UpdatedAt    time.Time `json:"updated_at"`
+	OpenColumn   string `json:"open_column"`
+	ClosedColumn string `json:"closed_column"`
+	// Secret is what deliveries are signed with; NextSecret and RotatingSince
+	// are as a bot's: while there is one, either is good.
+	Secret        Sealed    `json:"secret"`
+	NextSecret    Sealed    `json:"next_secret,omitempty"`
+	RotatingSince time.Time `json:"rotating_since,omitempty,omitzero"`
+	Revision      int64     `json:"revision"`
+	UpdatedAt     time.Time `json:"updated_at"`
 }
 
 // Sealed is a secret as it lies in a store: encrypted, bound to its owner.

@@ -392,7 +392,7 @@ func (v *Evaluator) byPlan(ctx context.Context, row *Effect) Evaluation {
 // launch makes one request. For a bot that can't be sent the same twice the
 // row says so before (W8).
 func (v *Evaluator) launch(ctx context.Context, row *Effect, bot *Bot, body string) Evaluation {
-	secret, err := v.Sealer.Open(BotOwner(bot.TenantID, bot.ID), bot.Secret)
+	secret, next, err := v.secrets(bot)
 	if err != nil {
 		return Evaluation{Err: lookup(fmt.Errorf("open the secret of bot %s: %w", bot.ID, err)), Rendered: body}
 	}
@@ -416,12 +416,23 @@ func (v *Evaluator) launch(ctx context.Context, row *Effect, bot *Bot, body stri
 	}
 	got, err := v.Launcher.Launch(ctx, LaunchRequest{
 		Key: row.IdempotencyKey(), Attempt: row.Attempts, Generation: row.Generation,
-		URL: bot.URL, Secret: secret, Body: body,
+		URL: bot.URL, Secret: secret, NextSecret: next, Body: body,
 	})
 	if err != nil {
 		return Evaluation{Err: err, Rendered: body}
 	}
 	return Evaluation{Outcome: OutcomeLaunched, RunID: got.RunID, Rendered: body}
+}
+
+// secrets opens what signs the bot's launches; next is nil unless the secret is
+// being rotated.
+func (v *Evaluator) secrets(bot *Bot) (secret, next []byte, err error) {
+	owner := BotOwner(bot.TenantID, bot.ID)
+	if secret, err = v.Sealer.Open(owner, bot.Secret); err != nil || bot.NextSecret == "" {
+		return secret, nil, err
+	}
+	next, err = v.Sealer.Open(owner, bot.NextSecret)
+	return secret, next, err
 }
 
 // Release takes a row's entry off its card's consumptions: called when the row

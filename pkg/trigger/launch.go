@@ -18,6 +18,8 @@ type LaunchRequest struct {
 	URL        string
 	// Secret signs the request; never logged.
 	Secret []byte
+	// NextSecret, if there is one, signs it too: a receiver may take either.
+	NextSecret []byte
 	// Body is the JSON to send, byte for byte.
 	Body string
 }

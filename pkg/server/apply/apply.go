@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/triggerd/triggerd/pkg/server/config"
 	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
@@ -19,8 +20,7 @@ import (
 // Store is what Apply needs of a trigger.Store.
 type Store interface {
 	trigger.Config
-	// HeadGet returns the tenant's head, or tracker.ErrNotFound.
-	HeadGet(ctx context.Context, tenantID string) (*trigger.Head, error)
+	config.Heads
 }
 
 // Params is what Apply works with. All but DryRun are required.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/triggerd/triggerd/pkg/server/config"
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
@@ -303,5 +304,5 @@ func TestSubscriptionOfANewerVersion(t *testing.T) {
 // faults must not lose an error that is none of a field.
 func TestFaultsOfAGoodSubscription(t *testing.T) {
 	t.Parallel()
-	require.Empty(t, faults(&trigger.Subscription{Name: "x", BotID: "b", If: trigger.Conditions{LabelsAny: []string{"a"}}, Consume: []string{"A"}}))
+	require.Empty(t, config.Faults(&trigger.Subscription{Name: "x", BotID: "b", If: trigger.Conditions{LabelsAny: []string{"a"}}, Consume: []string{"A"}}))
 }

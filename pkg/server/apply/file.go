@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/triggerd/triggerd/pkg/server/config"
 	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
@@ -22,9 +23,9 @@ const (
 	TenantsMax       = 100
 	BoardsMax        = tracker.BoardsMax
 	ColumnsMax       = tracker.ColumnsMax
-	BotsMax          = 100  // per tenant
-	HooksMax         = 100  // per tenant
-	SubscriptionsMax = 1000 // per tenant
+	BotsMax          = config.BotsMax
+	HooksMax         = config.HooksMax
+	SubscriptionsMax = config.SubscriptionsMax
 	ProjectionsMax   = trigger.ProjectionsMax
 	NameMaxBytes     = tracker.NameMaxBytes
 )

@@ -2,13 +2,13 @@ package apply
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/triggerd/triggerd/pkg/server/config"
 	"github.com/triggerd/triggerd/pkg/tracker"
 )
 
@@ -102,7 +102,7 @@ func (p *parser) pairs(n *yaml.Node, path string, secret bool, f func(key, value
 			p.errorAt(key.Line, path, "the name of a field must be a text: quote it")
 			continue
 		}
-		at := fieldPath(path, key.Value)
+		at := config.FieldPath(path, key.Value)
 		if line, twice := first[key.Value]; twice {
 			if secret {
 				at = path
@@ -115,21 +115,7 @@ func (p *parser) pairs(n *yaml.Node, path string, secret bool, f func(key, value
 	}
 }
 
-var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]{1,63}$`)
-
-// fieldPath is the path of a field: keys that would not read well are quoted
-// and cut.
-func fieldPath(path, key string) string {
-	switch {
-	case !plainKey.MatchString(key):
-		return fmt.Sprintf("%s[%.40q]", path, key)
-	case path == "":
-		return key
-	}
-	return path + "." + key
-}
-
-func (o object) at(key string) string { return fieldPath(o.path, key) }
+func (o object) at(key string) string { return config.FieldPath(o.path, key) }
 
 // has reports whether the field is there, and says so if not.
 func (o object) has(key string) bool {

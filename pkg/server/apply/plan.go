@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/triggerd/triggerd/pkg/server/config"
 	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
@@ -176,32 +177,45 @@ func (t *tenantPlan) planBots() {
 		spec := &t.spec.bots[i]
 		was := old[spec.name]
 		next := trigger.Bot{TenantID: t.spec.id, ID: newID()}
-		var d diff
 		if was != nil {
 			next = *was
-			if next.URL != spec.url {
+		}
+		url := t.keepURL(spec.path+".url", next.URL, spec.url)
+		var d diff
+		if was != nil {
+			if next.URL != url {
 				d = append(d, "url: changed")
 			}
 			diffValue(&d, "replay", next.Replay, spec.replay)
 		} else {
 			room.take(spec.path)
 		}
-		next.Name, next.URL, next.Replay = spec.name, spec.url, spec.replay
+		next.Name, next.URL, next.Replay = spec.name, url, spec.replay
 		next.Revision++
 		next.UpdatedAt = t.now
 		t.botIDs[next.Name], t.names[next.ID] = next.ID, next.Name
-		t.checkURL(spec.path+".url", spec.url)
-		t.planSecret(&d, spec.secret, t.spec.id+"/bot/"+next.ID, &next.Secret, t.ParseSecret)
+		t.planSecret(&d, spec.secret, trigger.BotOwner(t.spec.id, next.ID), &next.Secret, next.NextSecret, t.ParseSecret)
 		c := t.change(KindBot, next.Name, next.ID, was == nil, d)
 		t.save(c, func(ctx context.Context) error { return t.Store.BotSave(ctx, &next) })
 	}
 }
 
 // planSecret replaces the stored secret by the one that ref names, if that is
-// another.
-func (t *tenantPlan) planSecret(d *diff, ref secretRef, owner string, stored *trigger.Sealed, parse func(string) ([]byte, error)) {
+// another. One that is being rotated stays as it is: a file that was not made
+// for the rotation must not end it.
+func (t *tenantPlan) planSecret(d *diff, ref secretRef, owner string, stored *trigger.Sealed, next trigger.Sealed, parse func(string) ([]byte, error)) {
 	secret, ok := t.secret(ref, parse)
 	if !ok {
+		return
+	}
+	if next != "" {
+		same, ok := t.same(ref, owner, next, secret)
+		if !ok || same {
+			return
+		}
+		if same, ok = t.same(ref, owner, *stored, secret); ok && !same {
+			t.errorf(ref.path, "it is being rotated, and this is neither of the two secrets: end the rotation first, or give it up")
+		}
 		return
 	}
 	sealed, changed := t.seal(ref, owner, *stored, secret)
@@ -239,7 +253,7 @@ func (t *tenantPlan) planHooks() {
 		next.OpenColumn, next.ClosedColumn = spec.open, spec.closed
 		next.Revision++
 		next.UpdatedAt = t.now
-		t.planSecret(&d, spec.secret, t.spec.id+"/hook/"+next.ID, &next.Secret, parseHookSecret)
+		t.planSecret(&d, spec.secret, trigger.HookOwner(t.spec.id, next.ID), &next.Secret, next.NextSecret, config.ParseHookSecret)
 		c := t.change(KindHook, next.Name, next.ID, was == nil, d)
 		t.save(c, func(ctx context.Context) error { return t.Store.HookSave(ctx, &next) })
 	}
@@ -255,12 +269,8 @@ func (t *tenantPlan) board(path, name string) *tracker.Board {
 }
 
 func (t *tenantPlan) checkColumn(path string, b *tracker.Board, column string) {
-	if b.Column(column) == nil {
-		ids := make([]string, len(b.Columns))
-		for i, c := range b.Columns {
-			ids[i] = c.ID
-		}
-		t.errorf(path, "the board %s has no such column, only %s", b.Name, showList(ids))
+	if want := config.Column(b, column); want != "" {
+		t.errorf(path, "%s", want)
 	}
 }
 

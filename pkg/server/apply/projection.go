@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/triggerd/triggerd/pkg/server/config"
 	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
@@ -88,7 +89,7 @@ func (t *tenantPlan) diffProjection(was, want *trigger.Projection) diff {
 		after[c.From] = c.To
 	}
 	for _, column := range slices.Sorted(maps.Keys(union(before, after))) {
-		diffValue(&d, fieldPath("columns", column), before[column], after[column])
+		diffValue(&d, config.FieldPath("columns", column), before[column], after[column])
 	}
 	return d
 }

@@ -3,12 +3,10 @@ package apply
 import (
 	"go.yaml.in/yaml/v3"
 
+	"github.com/triggerd/triggerd/pkg/server/config"
 	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
-
-// providerGitHub is the only forge of this version.
-const providerGitHub = "github"
 
 // The fields of the format.
 var (
@@ -112,8 +110,8 @@ func (p *parser) hooks(tenant object, t *tenantSpec) {
 			path: path, name: o.slug("name"), provider: o.must("provider"), board: o.must("board"), secret: o.secret(),
 		}
 		taken.add(o, "name", h.name)
-		if h.provider != "" && h.provider != providerGitHub {
-			p.errorf(o.at("provider"), "must be %s", providerGitHub)
+		if h.provider != "" && h.provider != config.ProviderGitHub {
+			p.errorf(o.at("provider"), "must be %s", config.ProviderGitHub)
 		}
 		if o.has("columns") {
 			c := p.object(o.fields["columns"], o.at("columns"), hookColumnsSchema)
@@ -147,9 +145,8 @@ func (p *parser) subscriptions(tenant object, t *tenantSpec) {
 				LabelsNone: c.texts("labels_none"), Assignees: c.texts("assignees"),
 			}
 		}
-		if _, given := p.file.lines[path+".on.board"]; !given &&
-			(s.want.On.From != "" || s.want.On.To != "" || len(s.want.If.Columns) > 0 || s.want.ToColumn != "") {
-			p.errorf(path+".on.board", "is required with on.from, on.to, if.columns and to_column: it says whose columns those are")
+		if _, given := p.file.lines[path+".on.board"]; !given && config.NeedsBoard(&s.want) {
+			p.errorf(path+".on.board", config.BoardNeeded)
 		}
 		t.subscriptions = append(t.subscriptions, s)
 	})

@@ -1,20 +1,20 @@
 package apply
 
 import (
-	"crypto/subtle"
 	"errors"
 	"io/fs"
 	"net/url"
 	"strings"
 
+	"github.com/triggerd/triggerd/pkg/server/config"
 	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
 // Limits of the text of a secret.
 const (
-	SecretMaxBytes     = 4096
-	HookSecretMinBytes = 16
+	SecretMaxBytes     = config.SecretMaxBytes
+	HookSecretMinBytes = config.HookSecretMinBytes
 )
 
 // secret reads a secret and parses its text, without the line ends that files
@@ -56,26 +56,12 @@ func (pl *plan) secret(ref secretRef, parse func(string) ([]byte, error)) ([]byt
 	return secret, true
 }
 
-func parseHookSecret(text string) ([]byte, error) {
-	if len(text) < HookSecretMinBytes {
-		return nil, tracker.Fieldf("secret", "at least %d bytes are required", HookSecretMinBytes)
-	}
-	return []byte(text), nil
-}
-
 // seal returns what is to be stored for the owner's secret: what is stored
 // already if that is the same secret, so that a file applied again changes
 // nothing.
 func (pl *plan) seal(ref secretRef, owner string, stored trigger.Sealed, secret []byte) (sealed trigger.Sealed, changed bool) {
 	if stored != "" {
-		opened, err := pl.Sealer.Open(owner, stored)
-		if err != nil {
-			// Not taken for a change: whoever runs this may have the wrong key,
-			// and would shut the replicas out.
-			pl.errorf(ref.path, "the stored secret can't be opened%s", reason(err, string(secret)))
-			return "", false
-		}
-		if subtle.ConstantTimeCompare(opened, secret) == 1 {
+		if same, ok := pl.same(ref, owner, stored, secret); !ok || same {
 			return stored, false
 		}
 	}
@@ -84,6 +70,29 @@ func (pl *plan) seal(ref secretRef, owner string, stored trigger.Sealed, secret 
 		pl.errorf(ref.path, "the secret can't be sealed%s", reason(err, string(secret)))
 	}
 	return sealed, true
+}
+
+// same reports whether the secret is the stored one, and says so if that can't
+// be told: whoever runs this may have the wrong key, and would shut the replicas
+// out.
+func (pl *plan) same(ref secretRef, owner string, stored trigger.Sealed, secret []byte) (same, ok bool) {
+	same, err := config.SameSecret(pl.Sealer, owner, stored, secret)
+	if err != nil {
+		pl.errorf(ref.path, "the stored secret can't be opened%s", reason(err, string(secret)))
+	}
+	return same, err == nil
+}
+
+// keepURL returns the URL that is meant for a bot, after its check: the stored
+// one if the file has that as the API shows it.
+func (pl *plan) keepURL(path, stored, given string) string {
+	meant, err := config.KeepURL(stored, given)
+	if err != nil {
+		pl.errorf(path, "is refused%s", reason(err))
+		return stored
+	}
+	pl.checkURL(path, meant)
+	return meant
 }
 
 // checkURL checks a bot's URL. URLs are not repeated: people put tokens in

@@ -36,6 +36,62 @@ func TestSecretChangesAreShownWithoutValue(t *testing.T) {
 	require.Equal(t, []string{"secret: changed"}, line(t, b.mustApply(t, fullFile), KindBot, "implementer").Details)
 }
 
+// A file has either of the two secrets while one is rotated, and ends no
+// rotation.
+func TestAFileLeavesARotationAlone(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.mustApply(t, fullFile)
+	ctx := t.Context()
+	const nextBot, nextHook = "the-next-one-of-the-bot", "the-next-one-of-the-hook"
+	bots, err := b.BotList(ctx, "acme")
+	require.NoError(t, err)
+	bot := bots[0]
+	bot.NextSecret, err = b.sealer.Seal(trigger.BotOwner("acme", bot.ID), []byte(nextBot))
+	require.NoError(t, err)
+	bot.Revision++
+	require.NoError(t, b.BotSave(ctx, &bot))
+	hooks, err := b.HookList(ctx, "acme")
+	require.NoError(t, err)
+	hook := hooks[0]
+	hook.NextSecret, err = b.sealer.Seal(trigger.HookOwner("acme", hook.ID), []byte(nextHook))
+	require.NoError(t, err)
+	hook.Revision++
+	require.NoError(t, b.HookSave(ctx, &hook))
+
+	require.False(t, b.mustApply(t, fullFile).Changed(), "the old ones")
+	b.env["IMPLEMENTER_SECRET"], b.files["/run/secrets/github"] = "whsec_"+nextBot, nextHook
+	require.False(t, b.mustApply(t, fullFile).Changed(), "the next ones")
+	b.env["IMPLEMENTER_SECRET"], b.files["/run/secrets/github"] = "whsec_a-third-one", "a-third-one-of-github"
+	_, err = b.apply(t, fullFile)
+	require.ErrorContains(t, err, "bots[0].secret: it is being rotated, and this is neither")
+	require.ErrorContains(t, err, "hooks[0].secret: it is being rotated, and this is neither")
+	require.NotContains(t, err.Error(), "third")
+	b.sealer.key = "k2"
+	_, err = b.apply(t, fullFile)
+	require.ErrorContains(t, err, "the stored secret can't be opened")
+	stored, err := b.BotGet(ctx, "acme", bot.ID)
+	require.NoError(t, err)
+	require.Equal(t, bot, *stored)
+}
+
+// A file may have the URL as the API shows it, with its query hidden.
+func TestAHiddenQueryStandsForTheStoredOne(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.mustApply(t, edit(t, fullFile, "9000/launch", "9000/launch?token=s3cret"))
+	hidden := edit(t, fullFile, "9000/launch", "9000/launch?***")
+	require.False(t, b.mustApply(t, hidden).Changed())
+	_, err := b.apply(t, edit(t, hidden, "9000", "9001"))
+	require.ErrorContains(t, err, "bots[0].url: is refused: give the whole URL")
+	bots, err := b.BotList(t.Context(), "acme")
+	require.NoError(t, err)
+	require.Equal(t, "http://127.0.0.1:9000/launch?token=s3cret", bots[0].URL)
+	b = setup(t)
+	_, err = b.apply(t, hidden)
+	require.ErrorContains(t, err, "bots[0].url: is refused: give the whole URL", "of a new one there is none")
+}
+
 // Whatever goes wrong, and however careless the parts are whose errors pass
 // through: no output has a secret, or a piece of one.
 func TestSecretsAreNeverPrinted(t *testing.T) {
