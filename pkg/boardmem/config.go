@@ -181,6 +181,15 @@ func (s *Store) SubscriptionList(_ context.Context, tenantID string) ([]trigger.
 	return s.subscriptions.list(tenantID), nil
 }
 
+// SubscriptionPage implements trigger.Config.
+func (s *Store) SubscriptionPage(_ context.Context, tenantID, afterID string, limit int) ([]trigger.Subscription, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	subs := slices.DeleteFunc(s.subscriptions.list(tenantID), func(sub trigger.Subscription) bool { return sub.ID <= afterID })
+	slices.SortFunc(subs, func(a, b trigger.Subscription) int { return cmp.Compare(a.ID, b.ID) })
+	return subs[:min(len(subs), limit)], nil
+}
+
 // SubscriptionRefs implements trigger.Config.
 func (s *Store) SubscriptionRefs(_ context.Context, tenantID string) ([]trigger.SubscriptionRef, error) {
 	s.mu.Lock()

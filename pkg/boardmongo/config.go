@@ -156,6 +156,19 @@ func (s *Store) SubscriptionList(ctx context.Context, tenantID string) ([]trigge
 	return listByName[trigger.Subscription](ctx, s, collSubscriptions, tenantID)
 }
 
+// SubscriptionPage implements trigger.Config.
+func (s *Store) SubscriptionPage(ctx context.Context, tenantID, afterID string, limit int) ([]trigger.Subscription, error) {
+	prefix := docKey(tenantID, "")
+	subs, err := findAll[trigger.Subscription](ctx, s, collSubscriptions, bson.D{
+		{Key: "_id", Value: bson.D{{Key: "$gt", Value: prefix + afterID}, {Key: "$lt", Value: prefixEnd(prefix)}}},
+		{Key: "tenant_id", Value: tenantID},
+	}, options.Find().SetSort(asc("_id")).SetLimit(int64(limit)).SetHint(indexID))
+	if err != nil {
+		return nil, fmt.Errorf("subscriptions of %s: %w", tenantID, err)
+	}
+	return subs, nil
+}
+
 // SubscriptionRefs implements trigger.Config.
 func (s *Store) SubscriptionRefs(ctx context.Context, tenantID string) ([]trigger.SubscriptionRef, error) {
 	return findAll[trigger.SubscriptionRef](ctx, s, collSubscriptions,

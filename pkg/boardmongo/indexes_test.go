@@ -115,6 +115,11 @@ func TestIndexesAreUsed(t *testing.T) {
 			require.Len(t, found, 40)
 			return err
 		}},
+		{"SubscriptionPage", "trigger_subscriptions", []string{"_id_"}, func() error {
+			found, err := store.SubscriptionPage(ctx, tenant, "s01", 20)
+			require.Len(t, found, 20)
+			return err
+		}},
 		{"EffectMaterialize", "trigger_effects", []string{"_id_"}, func() error {
 			known := make([]trigger.Effect, len(rows))
 			for i, id := range rows {

@@ -366,6 +366,9 @@ type Config interface {
 	HookDelete(ctx context.Context, tenantID, id string, revision int64) error
 	SubscriptionGet(ctx context.Context, tenantID, id string) (*Subscription, error)
 	SubscriptionList(ctx context.Context, tenantID string) ([]Subscription, error)
+	// SubscriptionPage returns up to limit of the tenant's subscriptions with
+	// ids after one, by id.
+	SubscriptionPage(ctx context.Context, tenantID, afterID string, limit int) ([]Subscription, error)
 	// SubscriptionRefs returns the enabled subscriptions' ids and revisions,
 	// from an index.
 	SubscriptionRefs(ctx context.Context, tenantID string) ([]SubscriptionRef, error)

@@ -2,11 +2,11 @@
 // whoever saves them: a triggers.yaml or the API.
 package config
 
-// Limits of what a tenant has, and of its parts.
+// Limits of what a tenant has.
 const (
-	BotsMax          = 100  // per tenant
-	HooksMax         = 100  // per tenant
-	SubscriptionsMax = 1000 // per tenant
+	BotsMax          = 100
+	HooksMax         = 100
+	SubscriptionsMax = 1000
 )
 
 // ProviderGitHub is the only forge of this version.

@@ -34,6 +34,7 @@ func Run(t *testing.T, open func(t *testing.T) trigger.Store) {
 	runAll(t, open, deleteTests())
 	runAll(t, open, cardListTests())
 	runAll(t, open, placingTests())
+	runAll(t, open, configuredTests())
 	runProjections(t, open)
 	runDeadLetters(t, open)
 	runAll(t, open, whenTests())
