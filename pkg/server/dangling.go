@@ -41,14 +41,14 @@ func danglingOf[T referrer](boards map[string]*tracker.Board, bots map[string]*t
 		d.subscription(v, bots)
 	case *trigger.Projection:
 		from, to := d.board("from_board_id", v.FromBoardID), d.board("to_board_id", v.ToBoardID)
-		for i, c := range v.Columns {
-			d.column(fmt.Sprintf("columns[%d].from", i), from, c.From)
-			d.column(fmt.Sprintf("columns[%d].to", i), to, c.To)
+		for _, c := range v.Columns {
+			d.column("columns."+c.From, from, c.From)
+			d.column("columns."+c.From, to, c.To)
 		}
 	case *trigger.Hook:
 		board := d.board("board_id", v.BoardID)
-		d.column("open_column", board, v.OpenColumn)
-		d.column("closed_column", board, v.ClosedColumn)
+		d.column("columns.open", board, v.OpenColumn)
+		d.column("columns.closed", board, v.ClosedColumn)
 	}
 	return d.fields
 }
@@ -71,7 +71,7 @@ func (d *dangling) board(field, id string) *tracker.Board {
 // column notes the field if the board, which may be gone itself, lacks the
 // column.
 func (d *dangling) column(field string, board *tracker.Board, id string) {
-	if id != "" && board != nil && board.Column(id) == nil {
+	if id != "" && board != nil && board.Column(id) == nil && !slices.Contains(d.fields, field) {
 		d.fields = append(d.fields, field)
 	}
 }

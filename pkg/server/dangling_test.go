@@ -41,9 +41,9 @@ func TestDanglingOf(t *testing.T) {
 		"a bot, spelt in upper case":  {nil, sub(trigger.Subscription{On: trigger.EventFilter{Actors: []string{"0197C0DE-0000-7000-8000-000000000001"}}})},
 		"a projection that is whole":  {nil, danglingOf(boards, bots, &trigger.Projection{FromBoardID: "b1", ToBoardID: "b2", Columns: []trigger.ColumnPair{{From: "todo", To: "next"}}})},
 		"a projection without ends":   {[]string{"from_board_id", "to_board_id"}, danglingOf(boards, bots, &trigger.Projection{FromBoardID: "b8", ToBoardID: "b9", Columns: []trigger.ColumnPair{{From: "a", To: "b"}}})},
-		"a projection, columns gone":  {[]string{"columns[0].to", "columns[1].from"}, danglingOf(boards, bots, &trigger.Projection{FromBoardID: "b1", ToBoardID: "b2", Columns: []trigger.ColumnPair{{From: "todo", To: "x"}, {From: "y", To: "next"}}})},
+		"a projection, columns gone":  {[]string{"columns.todo", "columns.y"}, danglingOf(boards, bots, &trigger.Projection{FromBoardID: "b1", ToBoardID: "b2", Columns: []trigger.ColumnPair{{From: "todo", To: "x"}, {From: "y", To: "next"}}})},
 		"a hook that is whole":        {nil, danglingOf(boards, bots, &trigger.Hook{BoardID: "b1", OpenColumn: "todo", ClosedColumn: "done"})},
-		"a hook without its columns":  {[]string{"open_column", "closed_column"}, danglingOf(boards, bots, &trigger.Hook{BoardID: "b2", OpenColumn: "todo", ClosedColumn: "done"})},
+		"a hook without its columns":  {[]string{"columns.open", "columns.closed"}, danglingOf(boards, bots, &trigger.Hook{BoardID: "b2", OpenColumn: "todo", ClosedColumn: "done"})},
 		"a hook of a board that went": {[]string{"board_id"}, danglingOf(boards, bots, &trigger.Hook{BoardID: "b9", OpenColumn: "todo", ClosedColumn: "done"})},
 	} {
 		require.Equal(t, c.want, c.got, name)
@@ -56,7 +56,7 @@ func TestDanglingOf(t *testing.T) {
 		subscriptions: []trigger.Subscription{{ID: "s1", Name: "s", BotID: bot, On: trigger.EventFilter{BoardID: "b2"}}},
 		projections:   []trigger.Projection{{ID: "p1", Name: "p", FromBoardID: "b1", ToBoardID: "b2"}},
 	}
-	require.Equal(t, []Dangling{{"hook", "h1", "h", "closed_column"}}, l.dangling())
+	require.Equal(t, []Dangling{{"hook", "h1", "h", "columns.closed"}}, l.dangling())
 	require.Equal(t, []Dangling{{"subscription", "s1", "s", "on.board_id"}, {"projection", "p1", "p", "to_board_id"}},
 		l.danglingAfter(func(l *links) { delete(l.boards, "b2") }), "what dangled before is not the change's")
 }
