@@ -251,6 +251,10 @@ func (a *API) register(api huma.API) {
 	a.registerExplain(api)
 	a.registerAudit(api)
 	a.registerTokens(api)
+	a.registerSubscriptions(api)
+	a.registerBots(api)
+	a.registerHooks(api)
+	a.registerProjections(api)
 }
 
 // EventPage is a page of the log.

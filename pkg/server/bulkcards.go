@@ -71,7 +71,7 @@ func (a *API) registerBulkCards(api huma.API) {
 			}
 			return positions[card.ID], nil
 		}))
-	}, named("bulk-move-cards", "Move up to 500 cards of a board to one of its columns. Each is a change of its own."), bulkBody)
+	}, named("bulk-move-cards", "Move up to 500 cards of a board to one of its columns. Each is a change of its own."), bulkCards)
 
 	huma.Post(api, "/v1/tenants/{tenant}/bulk/cards/label", func(ctx context.Context, in *struct {
 		TenantInput
@@ -84,11 +84,11 @@ func (a *API) registerBulkCards(api huma.API) {
 		wctx, cancel := context.WithTimeout(ctx, bulkWait)
 		defer cancel()
 		return a.changeCards(ctx, wctx, in.Tenant, in.Body.Cards, in.Body.label)
-	}, named("bulk-label-cards", "Add labels to up to 500 cards, and take some off. Each is a change of its own."), bulkBody)
+	}, named("bulk-label-cards", "Add labels to up to 500 cards, and take some off. Each is a change of its own."), bulkCards)
 }
 
-// bulkBody bounds a body with five hundred ids.
-func bulkBody(o *huma.Operation) { o.MaxBodyBytes = 512 << 10 }
+// bulkCards bounds a body with five hundred ids.
+func bulkCards(o *huma.Operation) { o.MaxBodyBytes = 512 << 10 }
 
 // positions gives each of the cards a position at the column's top or bottom.
 func (a *API) positions(ctx context.Context, tenantID string, b *BulkMoveBody) (map[string]string, error) {

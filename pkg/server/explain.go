@@ -60,6 +60,7 @@ func (a *API) registerExplain(api huma.API) {
 	huma.Post(api, "/v1/tenants/{tenant}/subscriptions/{subscription}/dry-run", func(ctx context.Context, in *struct {
 		SubscriptionInput
 		DryRunInput
+		Body *NoBody
 	},
 	) (*one[trigger.DryRun], error) {
 		sub, err := a.Store.SubscriptionGet(ctx, in.Tenant, in.Subscription)
@@ -71,7 +72,7 @@ func (a *API) registerExplain(api huma.API) {
 			return nil, a.fail(err)
 		}
 		return &one[trigger.DryRun]{*dry}, nil
-	}, named("dry-run-subscription", "What the subscription, as it is, makes of stored events. Writes nothing."), readsOnly)
+	}, named("dry-run-subscription", "What the subscription, as it is, makes of stored events. Writes nothing."), readsOnly, write)
 
 	huma.Get(api, "/v1/tenants/{tenant}/cards/{card}/explain", func(ctx context.Context, in *struct {
 		TenantInput

@@ -18,7 +18,8 @@ import (
 // calls are one good call of each operation, for what tenant acme has after
 // issues.opened and rows.
 func calls() map[string]string {
-	out := map[string]string{
+	out := configuredReads()
+	maps.Copy(out, map[string]string{
 		"list-effects": "/v1/tenants/acme/effects",
 		"get-effect":   "/v1/tenants/acme/effects/" + url.PathEscape(trigger.EffectID("acme/000000000001", "sub-1")),
 		"get-card":     "/v1/tenants/acme/cards/" + issueCard(),
@@ -29,7 +30,7 @@ func calls() map[string]string {
 
 		"explain-card":     "/v1/tenants/acme/cards/" + issueCard() + "/explain",
 		"log-subscription": "/v1/tenants/acme/subscriptions/sub-1/log",
-	}
+	})
 	for op, c := range boardReads() {
 		out[op] = c[0]
 	}
@@ -50,6 +51,7 @@ func filled(t *testing.T) *bundle {
 	b.rows(t, "acme", 1)
 	b.subscribe(t)
 	b.tokenAs(t, TokenParams{ID: "tok-1", Name: "tok", Role: trigger.RoleViewer, TenantID: "acme"})
+	b.project(t)
 	require.Equal(t, "accepted", b.deliver(t, delivery{body: payload(t, "issues.opened")}).hook(t).Status)
 	return b
 }
@@ -109,7 +111,8 @@ func TestTheTablesKnowEveryOperation(t *testing.T) {
 	for id, op := range writes {
 		if op.RequestBody != nil {
 			most := int64(16 << 10)
-			if id == "dry-run-draft" {
+			switch id {
+			case "dry-run-draft", "create-subscription", "replace-subscription":
 				most = draftMaxBytes
 			}
 			if own, ok := boardBodyMax()[id]; ok {
@@ -131,7 +134,7 @@ type badParameter struct {
 func badParameters() []badParameter {
 	const bad = "s3cret-x'{$ne}"
 	at, in := url.PathEscape(bad), url.QueryEscape(bad)
-	return append(boardBadParameters(), []badParameter{
+	return append(append(configuredBadParameters(at, in), boardBadParameters()...), []badParameter{
 		{"list-tenants", "after", "/v1/tenants?after=" + in, "query.after"},
 		{"list-tenants", "limit", "/v1/tenants?limit=" + in, "query.limit"},
 		{"list-fleet-audit", "after", "/v1/audit?after=" + in, "query.after"},

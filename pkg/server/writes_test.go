@@ -142,6 +142,7 @@ func (b *bundle) writes(t *testing.T) map[string]call {
 	out["create-token"] = call{http.MethodPost, "/v1/tokens", `{"name":"n","role":"viewer","tenant_id":"acme"}`, 201, "", "TokenCreate"}
 	out["revoke-token"] = call{http.MethodPost, "/v1/tokens/" + revoked + "/revoke", "", 200, "", "TokenRevoke"}
 	maps.Copy(out, b.boardWrites(t))
+	maps.Copy(out, b.configuredWrites(t))
 	run, stop := bulk(), bulk()
 	out["run-bulk"] = call{http.MethodPost, "/v1/tenants/acme/effects/bulk/" + run.ID + "/run", `{"digest":"` + run.Digest + `"}`, 200, "", "BulkGet"}
 	out["stop-bulk"] = call{http.MethodPost, "/v1/tenants/acme/effects/bulk/" + stop.ID + "/stop", "", 200, "", "BulkStop"}
@@ -160,6 +161,9 @@ func (b *bundle) write(t *testing.T, token string, c call) answer {
 	}
 	if c.body != "" {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.method == http.MethodPut {
+		req.Header.Set("If-Match", "*")
 	}
 	return b.do(t, req)
 }

@@ -60,9 +60,9 @@ func (p *Projection) Validate(from, to *tracker.Board) error {
 		field := "columns." + c.From
 		switch {
 		case from.Column(c.From) == nil:
-			return tracker.Fieldf(field, "the board %s has no column %q", from.Name, c.From)
+			return tracker.Fieldf(field, "the board %s has no such column", from.Name)
 		case to.Column(c.To) == nil:
-			return tracker.Fieldf(field, "the board %s has no column %q", to.Name, c.To)
+			return tracker.Fieldf(field, "is mapped to a column that the board %s does not have", to.Name)
 		case seen[c.From]:
 			return tracker.Fieldf(field, "is mapped twice")
 		case sources[c.To] != "":

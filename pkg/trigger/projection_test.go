@@ -51,8 +51,8 @@ func TestProjectionIsChecked(t *testing.T) {
 		"same board":     {projection("p", "a", "a", "open", "done"), from, from, "to", "another board"},
 		"no columns":     {projection("p", "a", "b"), from, to, "columns", "1 to 100"},
 		"many columns":   {many, from, to, "columns", "1 to 100"},
-		"no such source": {projection("p", "a", "b", "opne", "next"), from, to, "columns.opne", `the board issues has no column "opne"`},
-		"no such target": {projection("p", "a", "b", "open", "nxet"), from, to, "columns.open", `the board roadmap has no column "nxet"`},
+		"no such source": {projection("p", "a", "b", "opne", "next"), from, to, "columns.opne", "the board issues has no such column"},
+		"no such target": {projection("p", "a", "b", "open", "nxet"), from, to, "columns.open", "is mapped to a column that the board roadmap does not have"},
 		"mapped twice":   {projection("p", "a", "b", "open", "next", "open", "shipped"), from, to, "columns.open", "mapped twice"},
 		"collision":      {projection("p", "a", "b", "open", "next", "done", "next"), from, to, "columns", "open and done are both mapped to next"},
 	} {
