@@ -121,7 +121,7 @@ func (a *API) positions(ctx context.Context, tenantID string, b *BulkMoveBody) (
 // changeCards makes one change of many cards, each on its own.
 func (a *API) changeCards(ctx, wctx context.Context, tenantID string, ids []CardID, f edit) (*one[BulkChanged], error) {
 	before := make(map[string]*tracker.Card, len(ids))
-	results, err := a.Board.ChangeMany(wctx, tenantID, texts(ids), func(card *tracker.Card, now time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
+	results, err := a.Board.ChangeMany(wctx, tenantID, texts[string](ids), func(card *tracker.Card, now time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
 		var was *tracker.Card
 		id := ""
 		if card != nil {

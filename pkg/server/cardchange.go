@@ -118,7 +118,7 @@ type NamesBody struct {
 
 // check refuses what says nothing, or two things of one name.
 func (b *NamesBody) check() error {
-	add, remove := texts(b.Add), texts(b.Remove)
+	add, remove := texts[string](b.Add), texts[string](b.Remove)
 	if len(add)+len(remove) == 0 {
 		return tracker.Fieldf("add", "name something to add or to remove")
 	}
@@ -273,8 +273,8 @@ func move(columnID string, at position) edit {
 // where something came it is a labeling.
 func (b *NamesBody) label(_ context.Context, card *tracker.Card, now time.Time) (*tracker.BoardEvent, error) {
 	event := &tracker.BoardEvent{Kind: tracker.KindUnlabeled}
-	event.Removed = card.RemoveLabels(texts(b.Remove), func(l string) tracker.LabelStamp { return tracker.LabelStamp{Label: l, Stamp: delta(now)} })
-	for _, l := range tracker.UniqueFold(texts(b.Add)) {
+	event.Removed = card.RemoveLabels(texts[string](b.Remove), func(l string) tracker.LabelStamp { return tracker.LabelStamp{Label: l, Stamp: delta(now)} })
+	for _, l := range tracker.UniqueFold(texts[string](b.Add)) {
 		if card.HasLabel(l) {
 			continue
 		}
@@ -291,8 +291,8 @@ func (b *NamesBody) label(_ context.Context, card *tracker.Card, now time.Time) 
 // assign is to assignees what label is to labels.
 func (b *NamesBody) assign(_ context.Context, card *tracker.Card, now time.Time) (*tracker.BoardEvent, error) {
 	event := &tracker.BoardEvent{Kind: tracker.KindUnassigned}
-	event.Removed = card.RemoveAssignees(texts(b.Remove))
-	event.Added = card.AddAssignees(texts(b.Add))
+	event.Removed = card.RemoveAssignees(texts[string](b.Remove))
+	event.Added = card.AddAssignees(texts[string](b.Add))
 	if len(event.Added) > 0 {
 		event.Kind = tracker.KindAssigned
 	}

@@ -97,14 +97,6 @@ func (CardID) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, MaxLength: &most, Pattern: "^[A-Za-z0-9@~-]+$"}
 }
 
-func texts[T ~string](list []T) []string {
-	out := make([]string, len(list))
-	for i, s := range list {
-		out[i] = string(s)
-	}
-	return out
-}
-
 // cardBody bounds an operation's body: a card's text, however it is escaped.
 func cardBody(o *huma.Operation) { o.MaxBodyBytes = 2 << 20 }
 
@@ -259,7 +251,7 @@ func (a *API) cardCreate(ctx context.Context, tenantID string, body *CardBody) (
 		}
 		card = &tracker.Card{
 			BoardID: body.BoardID, ColumnID: body.ColumnID, Title: body.Title, Body: body.Body,
-			Labels: tracker.UniqueFold(texts(body.Labels)), Assignees: tracker.UniqueFold(texts(body.Assignees)),
+			Labels: tracker.UniqueFold(texts[string](body.Labels)), Assignees: tracker.UniqueFold(texts[string](body.Assignees)),
 		}
 		for _, l := range card.Labels {
 			card.Stamps.SetLabel(tracker.LabelStamp{Label: l, Present: true, Stamp: tracker.Stamp{At: now, Delta: true}})

@@ -15,9 +15,6 @@ import (
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
-func (f *faultStore) BoardList(ctx context.Context, tenantID string) ([]tracker.Board, error) {
-	return ask(ctx, f, "BoardList", func() ([]tracker.Board, error) { return f.Store.BoardList(ctx, tenantID) })
-}
 
 func (f *faultStore) SubscriptionSave(ctx context.Context, s *trigger.Subscription) error {
 	return f.call(ctx, "SubscriptionSave", func() error { return f.Store.SubscriptionSave(ctx, s) })
