@@ -82,6 +82,8 @@ func (a *API) routes() {
 	a.register(api)
 	a.openapi = api.OpenAPI()
 	tighten(a.openapi)
+	describe(a.openapi)
+	a.serveDocs()
 }
 
 // problems answers what the mux has no route for with a problem, as all other
