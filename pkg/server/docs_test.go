@@ -13,6 +13,54 @@ import (
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
+var boardLine = regexp.MustCompile(`^curl -H "\$AUTH"(?: -H 'If-Match: "1"')?(?: -X ([A-Z]+))? "\$API(/[^"]*)"(?: -H "\$JSON" -d '([^']*)')?$`)
+
+// The calls of docs/boards.md, in their order but for the deletions, are a
+// story that an editor can tell.
+func TestCallsOfTheBoardDocs(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/boards.md")
+	require.NoError(t, err)
+	b := setup(t)
+	editor := b.role(t, trigger.RoleEditor, "acme", "ops")
+	board, card, other := "", "", ""
+	calls, deletes := 0, []string{}
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "curl ") {
+			continue
+		}
+		m := boardLine.FindStringSubmatch(line)
+		require.NotNil(t, m, "this test can't read: %s", line)
+		calls++
+		fill := strings.NewReplacer("BOARD", board, "CARD", card, "OTHER", other)
+		method, path, body := m[1], acme+fill.Replace(m[2]), fill.Replace(m[3])
+		match := ""
+		switch {
+		case strings.Contains(line, "If-Match"):
+			match = `"1"`
+		case method == "":
+			method = http.MethodGet
+		case method == http.MethodDelete:
+			deletes = append(deletes, path)
+			continue
+		}
+		a := b.send(t, editor, method, path, match, body)
+		require.Less(t, a.status, 300, "%s\n%s", line, a.body)
+		require.NotContains(t, a.body, `"refused"`, line)
+		switch {
+		case method == http.MethodPost && m[2] == "/boards":
+			board = as[Board](t, 201, a).ID
+		case method == http.MethodPost && m[2] == "/cards":
+			card = as[Card](t, 201, a).ID
+			other = as[Card](t, 201, b.send(t, editor, method, path, "", `{"board_id":"`+board+`","column_id":"done","title":"Other"}`)).ID
+		}
+	}
+	for _, path := range append(deletes[1:], acme+"/cards/"+other, deletes[0]) {
+		require.Less(t, b.send(t, editor, http.MethodDelete, path, "", "").status, 300, path)
+	}
+	require.Greater(t, calls, 15)
+}
+
 var curlLine = regexp.MustCompile(`^curl -H "\$AUTH"(?: -X ([A-Z]+))? "\$API(/[^"]*)"(?:( -H "\$JSON")? -d '([^']*)')?$`)
 
 // The calls of docs/ops/dead-letters.md are ones that the API answers, as an
