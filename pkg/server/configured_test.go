@@ -177,8 +177,8 @@ func (b *bundle) configuredWrites(t *testing.T) map[string]call {
 	}
 }
 
-// send makes a call with a condition, if there is one.
-func (b *bundle) send(t *testing.T, token, method, path, body, ifMatch string) answer {
+// ask makes a call with a condition, if there is one.
+func (b *bundle) ask(t *testing.T, token, method, path, body, ifMatch string) answer {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, b.url+"/v1/tenants/"+path, strings.NewReader(body))
 	require.NoError(t, err)
@@ -230,62 +230,62 @@ func TestConfiguredThings(t *testing.T) {
 				Name     string `json:"name"`
 				Revision int64  `json:"revision"`
 			}
-			before := body[Page[thing]](t, b.send(t, editor, "GET", list, "", ""), 200)
-			a := b.send(t, editor, "POST", list, good, "")
+			before := body[Page[thing]](t, b.ask(t, editor, "GET", list, "", ""), 200)
+			a := b.ask(t, editor, "POST", list, good, "")
 			made := body[thing](t, a, 201)
 			require.Equal(t, "fresh", made.Name)
 			require.EqualValues(t, 1, made.Revision)
 			require.Equal(t, `"1"`, a.header.Get("ETag"))
 			require.Equal(t, "/v1/tenants/"+list+"/"+made.ID, a.header.Get("Location"))
 			at := list + "/" + made.ID
-			a = b.send(t, editor, "GET", at, "", "")
+			a = b.ask(t, editor, "GET", at, "", "")
 			require.Equal(t, made, body[thing](t, a, 200))
 			require.Equal(t, `"1"`, a.header.Get("ETag"))
 			if kind != "projections" { // whose boards are taken too
-				requireRefused(t, b.send(t, editor, "POST", list, good, ""), 409)
+				requireRefused(t, b.ask(t, editor, "POST", list, good, ""), 409)
 			}
-			require.Len(t, body[Page[thing]](t, b.send(t, editor, "GET", list, "", ""), 200).Items, len(before.Items)+1)
+			require.Len(t, body[Page[thing]](t, b.ask(t, editor, "GET", list, "", ""), 200).Items, len(before.Items)+1)
 
 			edited := strings.Replace(good, "fresh", "edited", 1)
-			requireRefused(t, b.send(t, editor, "PUT", at, edited, ""), 428)
-			requireRefused(t, b.send(t, editor, "PUT", at, edited, `"7"`), 412)
-			a = b.send(t, editor, "PUT", at, edited, `"1"`)
+			requireRefused(t, b.ask(t, editor, "PUT", at, edited, ""), 428)
+			requireRefused(t, b.ask(t, editor, "PUT", at, edited, `"7"`), 412)
+			a = b.ask(t, editor, "PUT", at, edited, `"1"`)
 			require.Equal(t, thing{made.ID, "edited", 2}, body[thing](t, a, 200))
 			require.Equal(t, `"2"`, a.header.Get("ETag"))
-			requireRefused(t, b.send(t, editor, "PUT", at, edited, `"1"`), 412)
-			require.EqualValues(t, 3, body[thing](t, b.send(t, editor, "PUT", at, edited, "*"), 200).Revision)
-			requireRefused(t, b.send(t, editor, "PUT", at, `{"name":"edited"}`, "*"), 422)
-			requireRefused(t, b.send(t, editor, "PUT", at, strings.Replace(edited, "{", `{"colour":1,`, 1), "*"), 422, "body.colour")
-			requireRefused(t, b.send(t, editor, "PUT", at, strings.Replace(edited, `"edited"`, `{"$ne":""}`, 1), "*"), 422, "body.name")
-			requireRefused(t, b.send(t, editor, "PUT", at, strings.Replace(edited, "edited", "s3cret Name", 1), "*"), 422, "body.name")
-			requireRefused(t, b.send(t, editor, "PUT", at, strings.Replace(edited, "edited", strings.Repeat("n", 64), 1), "*"), 422, "body.name")
+			requireRefused(t, b.ask(t, editor, "PUT", at, edited, `"1"`), 412)
+			require.EqualValues(t, 3, body[thing](t, b.ask(t, editor, "PUT", at, edited, "*"), 200).Revision)
+			requireRefused(t, b.ask(t, editor, "PUT", at, `{"name":"edited"}`, "*"), 422)
+			requireRefused(t, b.ask(t, editor, "PUT", at, strings.Replace(edited, "{", `{"colour":1,`, 1), "*"), 422, "body.colour")
+			requireRefused(t, b.ask(t, editor, "PUT", at, strings.Replace(edited, `"edited"`, `{"$ne":""}`, 1), "*"), 422, "body.name")
+			requireRefused(t, b.ask(t, editor, "PUT", at, strings.Replace(edited, "edited", "s3cret Name", 1), "*"), 422, "body.name")
+			requireRefused(t, b.ask(t, editor, "PUT", at, strings.Replace(edited, "edited", strings.Repeat("n", 64), 1), "*"), 422, "body.name")
 
 			// The name of another.
 			second := good
 			if kind == "projections" {
 				second = strings.NewReplacer("board-1", "board-2", "board-2", "board-1", "todo", "next", "next", "todo").Replace(good)
 			}
-			a = b.send(t, editor, "POST", list, second, "")
+			a = b.ask(t, editor, "POST", list, second, "")
 			require.Equal(t, 201, a.status, a.body)
-			requireRefused(t, b.send(t, editor, "PUT", at, good, `"3"`), 409)
+			requireRefused(t, b.ask(t, editor, "PUT", at, good, `"3"`), 409)
 
 			// Another tenant's.
 			for _, c := range [][2]string{{"GET", ""}, {"PUT", edited}, {"DELETE", ""}} {
-				mine := b.send(t, other, c[0], "other/"+kind+"/"+made.ID, c[1], "*")
+				mine := b.ask(t, other, c[0], "other/"+kind+"/"+made.ID, c[1], "*")
 				require.Equal(t, 404, mine.status, mine.body)
-				nobodys := b.send(t, other, c[0], "other/"+kind+"/nobody", c[1], "*")
+				nobodys := b.ask(t, other, c[0], "other/"+kind+"/nobody", c[1], "*")
 				require.Equal(t, nobodys.body, mine.body)
-				require.Equal(t, 404, b.send(t, other, c[0], at, c[1], "*").status)
+				require.Equal(t, 404, b.ask(t, other, c[0], at, c[1], "*").status)
 			}
-			require.Equal(t, 404, b.send(t, other, "POST", list, good, "").status)
-			require.NotContains(t, b.send(t, other, "GET", "other/"+kind, "", "").body, made.ID)
+			require.Equal(t, 404, b.ask(t, other, "POST", list, good, "").status)
+			require.NotContains(t, b.ask(t, other, "GET", "other/"+kind, "", "").body, made.ID)
 
-			requireRefused(t, b.send(t, editor, "DELETE", at, "", `"2"`), 412)
-			require.Less(t, b.send(t, editor, "DELETE", at, "", `"3"`).status, 300)
+			requireRefused(t, b.ask(t, editor, "DELETE", at, "", `"2"`), 412)
+			require.Less(t, b.ask(t, editor, "DELETE", at, "", `"3"`).status, 300)
 			for _, c := range [][2]string{{"GET", ""}, {"PUT", edited}, {"DELETE", ""}} {
-				requireRefused(t, b.send(t, editor, c[0], at, c[1], "*"), 404)
+				requireRefused(t, b.ask(t, editor, c[0], at, c[1], "*"), 404)
 			}
-			require.Equal(t, 201, b.send(t, editor, "POST", list, strings.Replace(good, "fresh", "edited", 1), "").status)
+			require.Equal(t, 201, b.ask(t, editor, "POST", list, strings.Replace(good, "fresh", "edited", 1), "").status)
 		})
 	}
 }
@@ -314,7 +314,7 @@ func TestPagesOfConfiguredThings(t *testing.T) {
 		for query != "" {
 			page := body[Page[struct {
 				ID string `json:"id"`
-			}]](t, b.send(t, viewer, "GET", "acme/"+kind+query, "", ""), 200)
+			}]](t, b.ask(t, viewer, "GET", "acme/"+kind+query, "", ""), 200)
 			require.LessOrEqual(t, len(page.Items), 25)
 			for _, item := range page.Items {
 				seen[item.ID]++
@@ -329,7 +329,7 @@ func TestPagesOfConfiguredThings(t *testing.T) {
 		require.Len(t, seen, want, kind)
 	}
 	for _, cursor := range []string{newCursor("bots", "s-001"), "AAAA", "s3cret"} {
-		requireRefused(t, b.send(t, viewer, "GET", "acme/subscriptions?after="+cursor, "", ""), 422, "query.after")
+		requireRefused(t, b.ask(t, viewer, "GET", "acme/subscriptions?after="+cursor, "", ""), 422, "query.after")
 	}
 }
 

@@ -48,7 +48,7 @@ func TestW6_DeletionsEndWhatWasOwed(t *testing.T) {
 	}
 	deleted := body[Deleted](t, b.write(t, editor, calls["delete-bot"]), 200)
 	require.Equal(t, []Dangling{{"subscription", "sub-1", "greet", "bot_id"}}, deleted.Dangling, "it stays, and says so")
-	require.Equal(t, []string{"bot_id"}, body[Subscription](t, b.send(t, editor, "GET", "acme/subscriptions/sub-1", "", ""), 200).Dangling)
+	require.Equal(t, []string{"bot_id"}, body[Subscription](t, b.ask(t, editor, "GET", "acme/subscriptions/sub-1", "", ""), 200).Dangling)
 	require.Equal(t, 200, b.post(t, editor, "/v1/tenants/acme/effects/"+url.PathEscape(failed)+"/replay", "").status)
 	want[failed] = trigger.OutcomeSubscriptionGone
 

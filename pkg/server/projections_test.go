@@ -22,9 +22,9 @@ func TestRefusedProjections(t *testing.T) {
 	spec := func(name, from, to, columns string) string {
 		return `{"name":"` + name + `","enabled":true,"from_board_id":"` + from + `","to_board_id":"` + to + `","columns":{` + columns + `}}`
 	}
-	made := body[Projection](t, b.send(t, editor, "POST", projections, spec("one", "board-1", "board-2", `"todo":"next"`), ""), 201)
+	made := body[Projection](t, b.ask(t, editor, "POST", projections, spec("one", "board-1", "board-2", `"todo":"next"`), ""), 201)
 	require.Equal(t, map[string]ColumnID{"todo": "next"}, made.Columns)
-	require.Equal(t, 201, b.send(t, editor, "POST", projections, spec("two", "board-2", "board-3", `"later":"done"`), "").status)
+	require.Equal(t, 201, b.ask(t, editor, "POST", projections, spec("two", "board-2", "board-3", `"later":"done"`), "").status)
 	for _, c := range []struct{ spec, field string }{
 		{spec("x", "s3cret", "board-2", `"todo":"next"`), "body.from_board_id"},
 		{spec("x", "board-1", "s3cret", `"todo":"next"`), "body.to_board_id"},
@@ -39,17 +39,17 @@ func TestRefusedProjections(t *testing.T) {
 		{spec("x", "board-3", "board-1", `"done":"todo"`), "body.from_board_id"}, // a cycle over three boards
 		{strings.Replace(spec("x", "board-1", "board-3", `"todo":"done"`), "true", `"s3cret"`, 1), "body.enabled"},
 	} {
-		requireRefused(t, b.send(t, editor, "POST", projections, c.spec, ""), 422, c.field)
+		requireRefused(t, b.ask(t, editor, "POST", projections, c.spec, ""), 422, c.field)
 	}
 	all, err := b.mem.ProjectionList(t.Context(), "acme")
 	require.NoError(t, err)
 	require.Len(t, all, 2)
 	// Its board goes: it says so, and can't be enabled.
 	at := projections + "/" + made.ID
-	require.Equal(t, 200, b.send(t, editor, "POST", at+"/disable", "", "").status)
+	require.Equal(t, 200, b.ask(t, editor, "POST", at+"/disable", "", "").status)
 	require.NoError(t, b.mem.BoardDelete(t.Context(), "acme", "board-2", 1))
-	require.Equal(t, []string{"to_board_id"}, body[Projection](t, b.send(t, editor, "GET", at, "", ""), 200).Dangling)
-	requireRefused(t, b.send(t, editor, "POST", at+"/enable", "", ""), 409, "to_board_id")
+	require.Equal(t, []string{"to_board_id"}, body[Projection](t, b.ask(t, editor, "GET", at, "", ""), 200).Dangling)
+	requireRefused(t, b.ask(t, editor, "POST", at+"/enable", "", ""), 409, "to_board_id")
 }
 
 // Two at the same moment that make a circle together: never do both stay.
@@ -76,7 +76,7 @@ func TestProjectionsThatMakeACircleTogether(t *testing.T) {
 		once.Do(func() { save("yz", "y", "z") })
 		return nil
 	})
-	a := b.send(t, editor, "POST", projections, spec("zx", "z", "x"), "")
+	a := b.ask(t, editor, "POST", projections, spec("zx", "z", "x"), "")
 	requireRefused(t, a, 409)
 	require.Contains(t, a.problem(t).Detail, "at the same moment")
 	names := func() (out []string) {
@@ -101,7 +101,7 @@ func TestProjectionsThatMakeACircleTogether(t *testing.T) {
 		save("yz", "y", "z")
 		return nil
 	})
-	requireRefused(t, b.send(t, editor, "PUT", projections+"/zw", spec("zx", "z", "x"), `"1"`), 409)
+	requireRefused(t, b.ask(t, editor, "PUT", projections+"/zw", spec("zx", "z", "x"), `"1"`), 409)
 	now, err := b.mem.ProjectionGet(ctx, "acme", "zw")
 	require.NoError(t, err)
 	was.Revision = 3
@@ -116,7 +116,7 @@ func TestProjectionsThatMakeACircleTogether(t *testing.T) {
 	var wg sync.WaitGroup
 	for _, s := range []string{spec("a", "x", "y"), spec("b", "y", "z"), spec("c", "z", "x")} {
 		for range 3 {
-			wg.Go(func() { b.send(t, editor, "POST", projections, s, "") })
+			wg.Go(func() { b.ask(t, editor, "POST", projections, s, "") })
 		}
 	}
 	wg.Wait()

@@ -64,14 +64,14 @@ func TestABotsSecretIsRotated(t *testing.T) {
 	status, old := b.raw(t, editor, "POST", "acme/bots", `{"name":"fixer","url":"`+bot.URL+`/run?token=s3cret"}`)
 	require.Equal(t, 201, status)
 	require.True(t, strings.HasPrefix(old, "whsec_"))
-	all := body[Page[Bot]](t, b.send(t, editor, "GET", "acme/bots", "", ""), 200)
+	all := body[Page[Bot]](t, b.ask(t, editor, "GET", "acme/bots", "", ""), 200)
 	fixer := all.Items[0]
 	if fixer.Name != "fixer" {
 		fixer = all.Items[1]
 	}
 	require.Equal(t, bot.URL+"/run?***", fixer.URL)
 	at := "acme/bots/" + fixer.ID
-	require.Equal(t, 201, b.send(t, editor, "POST", "acme/subscriptions", `{"name":"fix","enabled":true,"bot_id":"`+fixer.ID+`","on":{"kinds":["card.created"]}}`, "").status)
+	require.Equal(t, 201, b.ask(t, editor, "POST", "acme/subscriptions", `{"name":"fix","enabled":true,"bot_id":"`+fixer.ID+`","on":{"kinds":["card.created"]}}`, "").status)
 
 	n := 0
 	verified := func(secret string) bool {
@@ -91,14 +91,14 @@ func TestABotsSecretIsRotated(t *testing.T) {
 	require.NotEqual(t, old, next)
 	require.True(t, verified(old), "it has not switched yet")
 	require.True(t, verified(next), "it has")
-	require.NotZero(t, body[Bot](t, b.send(t, editor, "GET", at, "", ""), 200).RotatingSince)
-	requireRefused(t, b.send(t, editor, "POST", at+"/secret", "", ""), 409)
-	require.Equal(t, 204, b.send(t, editor, "DELETE", at+"/secret/previous", "", "").status)
-	requireRefused(t, b.send(t, editor, "DELETE", at+"/secret/previous", "", ""), 409)
-	requireRefused(t, b.send(t, editor, "DELETE", at+"/secret/next", "", ""), 409)
+	require.NotZero(t, body[Bot](t, b.ask(t, editor, "GET", at, "", ""), 200).RotatingSince)
+	requireRefused(t, b.ask(t, editor, "POST", at+"/secret", "", ""), 409)
+	require.Equal(t, 204, b.ask(t, editor, "DELETE", at+"/secret/previous", "", "").status)
+	requireRefused(t, b.ask(t, editor, "DELETE", at+"/secret/previous", "", ""), 409)
+	requireRefused(t, b.ask(t, editor, "DELETE", at+"/secret/next", "", ""), 409)
 	require.True(t, verified(next))
 	require.False(t, verified(old), "its time is over")
-	require.Zero(t, body[Bot](t, b.send(t, editor, "GET", at, "", ""), 200).RotatingSince)
+	require.Zero(t, body[Bot](t, b.ask(t, editor, "GET", at, "", ""), 200).RotatingSince)
 
 	// Given up, with one that the caller gave.
 	given := "given-of-the-caller-77"
@@ -109,7 +109,7 @@ func TestABotsSecretIsRotated(t *testing.T) {
 		require.Empty(t, made, "what was given is not repeated")
 	}
 	require.True(t, verified(given))
-	require.Equal(t, 204, b.send(t, editor, "DELETE", at+"/secret/next", "", "").status)
+	require.Equal(t, 204, b.ask(t, editor, "DELETE", at+"/secret/next", "", "").status)
 	require.False(t, verified(given))
 	require.True(t, verified(next))
 }
@@ -125,7 +125,7 @@ func TestAHooksSecretIsRotated(t *testing.T) {
 	status, old := b.raw(t, editor, "POST", "acme/hooks", goodHook)
 	require.Equal(t, 201, status)
 	var hook Hook
-	for _, h := range body[Page[Hook]](t, b.send(t, editor, "GET", "acme/hooks", "", ""), 200).Items {
+	for _, h := range body[Page[Hook]](t, b.ask(t, editor, "GET", "acme/hooks", "", ""), 200).Items {
 		if h.Name == "fresh" {
 			hook = h
 		}
@@ -138,16 +138,16 @@ func TestAHooksSecretIsRotated(t *testing.T) {
 	require.Equal(t, 200, ping(hook.ID, old))
 	require.Equal(t, 200, ping(hook.ID, next))
 	require.Equal(t, 401, ping(hook.ID, hookSecret))
-	require.Equal(t, 204, b.send(t, editor, "DELETE", at+"/secret/previous", "", "").status)
+	require.Equal(t, 204, b.ask(t, editor, "DELETE", at+"/secret/previous", "", "").status)
 	require.Equal(t, 401, ping(hook.ID, old))
 	require.Equal(t, 200, ping(hook.ID, next))
 	status, third := b.raw(t, editor, "POST", at+"/secret", "")
 	require.Equal(t, 200, status)
-	require.Equal(t, 204, b.send(t, editor, "DELETE", at+"/secret/next", "", "").status)
+	require.Equal(t, 204, b.ask(t, editor, "DELETE", at+"/secret/next", "", "").status)
 	require.Equal(t, 401, ping(hook.ID, third))
 	require.Equal(t, 200, ping(hook.ID, next))
 
-	require.Equal(t, 204, b.send(t, editor, "DELETE", at, "", "").status)
+	require.Equal(t, 204, b.ask(t, editor, "DELETE", at, "", "").status)
 	require.Equal(t, 404, ping(hook.ID, next))
 }
 
@@ -171,16 +171,16 @@ func TestRefusedSecrets(t *testing.T) {
 	editor := b.role(t, trigger.RoleEditor, "acme", "e")
 	for _, kind := range []string{"bots/" + botID, "hooks/" + hookID} {
 		at := "acme/" + kind + "/secret"
-		requireRefused(t, b.send(t, editor, "POST", at, `{"secret":"s3cret"}`, ""), 422, "body.secret")
-		requireRefused(t, b.send(t, editor, "POST", at, `{"secret":{"$ne":""}}`, ""), 422, "body.secret")
-		requireRefused(t, b.send(t, editor, "POST", at, `{"secret":"`+strings.Repeat("s3cret", 700)+`"}`, ""), 422, "body.secret")
-		requireRefused(t, b.send(t, editor, "POST", at, `{"secret":"`+map[string]string{"bots/" + botID: botSecret, "hooks/" + hookID: hookSecret}[kind]+`"}`, ""), 422, "body.secret")
-		requireRefused(t, b.send(t, editor, "POST", at, "", `"7"`), 412)
-		requireRefused(t, b.send(t, editor, "DELETE", at+"/previous", "", `"7"`), 412)
-		requireRefused(t, b.send(t, editor, "DELETE", at+"/next", "", ""), 409)
+		requireRefused(t, b.ask(t, editor, "POST", at, `{"secret":"s3cret"}`, ""), 422, "body.secret")
+		requireRefused(t, b.ask(t, editor, "POST", at, `{"secret":{"$ne":""}}`, ""), 422, "body.secret")
+		requireRefused(t, b.ask(t, editor, "POST", at, `{"secret":"`+strings.Repeat("s3cret", 700)+`"}`, ""), 422, "body.secret")
+		requireRefused(t, b.ask(t, editor, "POST", at, `{"secret":"`+map[string]string{"bots/" + botID: botSecret, "hooks/" + hookID: hookSecret}[kind]+`"}`, ""), 422, "body.secret")
+		requireRefused(t, b.ask(t, editor, "POST", at, "", `"7"`), 412)
+		requireRefused(t, b.ask(t, editor, "DELETE", at+"/previous", "", `"7"`), 412)
+		requireRefused(t, b.ask(t, editor, "DELETE", at+"/next", "", ""), 409)
 	}
-	requireRefused(t, b.send(t, editor, "POST", "acme/bots", `{"name":"x","url":"http://h/","secret":"whsec_s3cret"}`, ""), 422, "body.secret")
-	requireRefused(t, b.send(t, editor, "PUT", "acme/bots/"+botID, `{"name":"x","url":"http://h/","secret":"0123456789abcdefs3cret"}`, "*"), 422, "body.secret")
+	requireRefused(t, b.ask(t, editor, "POST", "acme/bots", `{"name":"x","url":"http://h/","secret":"whsec_s3cret"}`, ""), 422, "body.secret")
+	requireRefused(t, b.ask(t, editor, "PUT", "acme/bots/"+botID, `{"name":"x","url":"http://h/","secret":"0123456789abcdefs3cret"}`, "*"), 422, "body.secret")
 
 	// Another key than the replicas', and none.
 	key, err := seal.ParseKey(seal.NewKey())
@@ -195,26 +195,26 @@ func TestRefusedSecrets(t *testing.T) {
 		b.server.api.Sealer = sealer
 		for _, text := range []string{"", `{"secret":"0123456789abcdefs3cret"}`} {
 			for _, kind := range []string{"bots/" + botID, "hooks/" + hookID} {
-				a := b.send(t, editor, "POST", "acme/"+kind+"/secret", text, "")
+				a := b.ask(t, editor, "POST", "acme/"+kind+"/secret", text, "")
 				requireRefused(t, a, 409)
 				require.Contains(t, a.problem(t).Detail, "seal key")
 			}
 		}
 	}
 	for kind, good := range map[string]string{"bots": goodBot, "hooks": goodHook} {
-		a := b.send(t, editor, "POST", "acme/"+kind, good, "")
+		a := b.ask(t, editor, "POST", "acme/"+kind, good, "")
 		requireRefused(t, a, 409)
 		require.Contains(t, a.problem(t).Detail, "TRIGGERD_SEAL_KEY")
 	}
 	// What needs no key goes on without one.
-	require.Equal(t, 200, b.send(t, editor, "GET", "acme/bots/"+botID, "", "").status)
+	require.Equal(t, 200, b.ask(t, editor, "GET", "acme/bots/"+botID, "", "").status)
 	after, err := b.mem.BotList(ctx, "acme")
 	require.NoError(t, err)
 	require.Equal(t, bots, after)
 	hooksAfter, err := b.mem.HookList(ctx, "acme")
 	require.NoError(t, err)
 	require.Equal(t, hooks, hooksAfter)
-	require.Equal(t, 200, b.send(t, editor, "PUT", "acme/bots/"+botID, goodBot, `"1"`).status)
+	require.Equal(t, 200, b.ask(t, editor, "PUT", "acme/bots/"+botID, goodBot, `"1"`).status)
 	bot, err := b.mem.BotGet(ctx, "acme", botID)
 	require.NoError(t, err)
 	require.Equal(t, bots[0].Secret, bot.Secret, "an edit leaves the secret")
@@ -245,13 +245,13 @@ func TestRefusedBotsAndHooks(t *testing.T) {
 		}
 		bad := strings.Replace(good, c.from, c.to, 1)
 		require.NotEqual(t, good, bad)
-		requireRefused(t, b.send(t, editor, "PUT", c.path, bad, "*"), 422, c.field)
+		requireRefused(t, b.ask(t, editor, "PUT", c.path, bad, "*"), 422, c.field)
 		list, _, _ := strings.Cut(c.path, "-1")
-		requireRefused(t, b.send(t, editor, "POST", list[:strings.LastIndex(list, "/")], bad, ""), 422, c.field)
+		requireRefused(t, b.ask(t, editor, "POST", list[:strings.LastIndex(list, "/")], bad, ""), 422, c.field)
 	}
 	// The query of a URL is never shown, and stays if it is sent as it is shown.
 	for _, url := range []string{"http://h/run?token=s3cret", "http://h/run?***"} {
-		got := body[Bot](t, b.send(t, editor, "PUT", bot, strings.Replace(goodBot, "http://127.0.0.1:1/run", url, 1), "*"), 200)
+		got := body[Bot](t, b.ask(t, editor, "PUT", bot, strings.Replace(goodBot, "http://127.0.0.1:1/run", url, 1), "*"), 200)
 		require.Equal(t, "http://h/run?***", got.URL)
 		stored, err := b.mem.BotGet(context.WithoutCancel(t.Context()), "acme", botID)
 		require.NoError(t, err)

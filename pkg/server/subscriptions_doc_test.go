@@ -39,7 +39,7 @@ func TestCallsOfTheSubscriptionsDoc(t *testing.T) {
 		if method == "" {
 			method = http.MethodGet
 		}
-		a := b.send(t, editor, method, "acme"+fill.Replace(m[3]), fill.Replace(m[5]), m[2])
+		a := b.ask(t, editor, method, "acme"+fill.Replace(m[3]), fill.Replace(m[5]), m[2])
 		require.Less(t, a.status, 300, "%s\n%s", line, a.body)
 		if method == http.MethodPost && m[3] == "/subscriptions" {
 			var made Subscription

@@ -36,7 +36,7 @@ func TestFieldsOfASubscription(t *testing.T) {
 		"if":{"columns":["done"],"labels_all":["a"],"labels_any":["b"],"labels_none":["c"],"assignees":["d"]},
 		"when":"card.title\n!= \"\"","bot_id":"bot-1","mode":"promote","to_column":"done",
 		"consume":["a"],"rank":-3,"max_per_minute":0,"args":{"k":"v\t${card.title}"},"vars":{"x":"y"}}`
-	made := body[Subscription](t, b.send(t, editor, "POST", subs, all, ""), 201)
+	made := body[Subscription](t, b.ask(t, editor, "POST", subs, all, ""), 201)
 	zero := 0
 	require.Equal(t, &trigger.Subscription{
 		TenantID: "acme", ID: made.ID, Name: "all", Revision: 1,
@@ -49,12 +49,12 @@ func TestFieldsOfASubscription(t *testing.T) {
 		Args: map[string]string{"k": "v\t${card.title}"}, Vars: map[string]string{"x": "y"},
 		Requires: []string{"when", "expressions"}, UpdatedAt: made.UpdatedAt,
 	}, b.subscription(t, made.ID))
-	require.Equal(t, made, body[Subscription](t, b.send(t, editor, "GET", subs+"/"+made.ID, "", ""), 200))
+	require.Equal(t, made, body[Subscription](t, b.ask(t, editor, "GET", subs+"/"+made.ID, "", ""), 200))
 	spec, err := json.Marshal(made.SubscriptionSpec)
 	require.NoError(t, err)
 	require.JSONEq(t, all, string(spec))
 	// Replaced as a whole: what is left out has its default.
-	got := body[Subscription](t, b.send(t, editor, "PUT", subs+"/"+made.ID, `{"name":"all","enabled":false,"bot_id":"bot-1","if":{"labels_all":["x"]}}`, `"1"`), 200)
+	got := body[Subscription](t, b.ask(t, editor, "PUT", subs+"/"+made.ID, `{"name":"all","enabled":false,"bot_id":"bot-1","if":{"labels_all":["x"]}}`, `"1"`), 200)
 	perMinute := trigger.MaxPerMinuteDefault
 	require.Equal(t, SubscriptionSpec{Name: "all", BotID: botID, If: IfSpec{LabelsAll: []string{"x"}}, Mode: "direct", MaxPerMinute: &perMinute}, got.SubscriptionSpec)
 	require.Nil(t, b.subscription(t, made.ID).MaxPerMinute)
@@ -66,7 +66,7 @@ func TestRefusedSubscriptions(t *testing.T) {
 	b := setup(t)
 	editor := b.role(t, trigger.RoleEditor, "acme", "e")
 	b.board(t, "board-2", "elsewhere")
-	made := body[Subscription](t, b.send(t, editor, "POST", subs, goodSubscription, ""), 201)
+	made := body[Subscription](t, b.ask(t, editor, "POST", subs, goodSubscription, ""), 201)
 	long := strings.Repeat("l", 256)
 	for _, c := range []struct {
 		spec   string // beside name, enabled and bot_id, if it has none
@@ -103,16 +103,16 @@ func TestRefusedSubscriptions(t *testing.T) {
 		if !strings.Contains(c.spec, "bot_id") {
 			spec = `{"bot_id":"bot-1",` + spec[1:]
 		}
-		a := b.send(t, editor, "POST", subs, spec, "")
+		a := b.ask(t, editor, "POST", subs, spec, "")
 		requireRefused(t, a, 422, c.fields...)
-		requireRefused(t, b.send(t, editor, "PUT", subs+"/"+made.ID, spec, "*"), 422, c.fields...)
+		requireRefused(t, b.ask(t, editor, "PUT", subs+"/"+made.ID, spec, "*"), 422, c.fields...)
 	}
-	requireRefused(t, b.send(t, editor, "POST", subs, `{"name":"x","enabled":true,"bot_id":"bot-1","when":"`+strings.Repeat("x", draftMaxBytes)+`"}`, ""), 413)
+	requireRefused(t, b.ask(t, editor, "POST", subs, `{"name":"x","enabled":true,"bot_id":"bot-1","when":"`+strings.Repeat("x", draftMaxBytes)+`"}`, ""), 413)
 	// Another tenant's bot and board are none.
 	require.NoError(t, b.mem.BotSave(t.Context(), &trigger.Bot{TenantID: "other", ID: "bot-o", Name: "o", Revision: 1, URL: "http://h/"}))
 	require.NoError(t, b.mem.BoardSave(t.Context(), &tracker.Board{TenantID: "other", ID: "board-o", Name: "o", Revision: 1, Columns: []tracker.Column{{ID: "todo"}}}))
-	requireRefused(t, b.send(t, editor, "POST", subs, strings.Replace(goodSubscription, "bot-1", "bot-o", 1), ""), 422, "body.bot_id")
-	requireRefused(t, b.send(t, editor, "POST", subs, strings.Replace(goodSubscription, "board-1", "board-o", 1), ""), 422, "body.on.board_id")
+	requireRefused(t, b.ask(t, editor, "POST", subs, strings.Replace(goodSubscription, "bot-1", "bot-o", 1), ""), 422, "body.bot_id")
+	requireRefused(t, b.ask(t, editor, "POST", subs, strings.Replace(goodSubscription, "board-1", "board-o", 1), ""), 422, "body.on.board_id")
 	require.Equal(t, []trigger.Subscription{*b.subscription(t, made.ID)}, b.state(t).Subs, "nothing was written")
 	require.EqualValues(t, 1, b.subscription(t, made.ID).Revision)
 }
@@ -145,40 +145,40 @@ func TestT7_ActiveFromSeqOfTheAPI(t *testing.T) {
 				ActiveFromSeq int64  `json:"active_from_seq"`
 			}
 			allocate()
-			made := body[view](t, b.send(t, editor, "POST", "acme/"+kind, good, ""), 201)
+			made := body[view](t, b.ask(t, editor, "POST", "acme/"+kind, good, ""), 201)
 			require.Equal(t, seq, made.ActiveFromSeq)
 			was, at := seq, "acme/"+kind+"/"+made.ID
 			allocate()
-			require.Equal(t, was, body[view](t, b.send(t, editor, "PUT", at, good, "*"), 200).ActiveFromSeq, "it was enabled")
-			require.Equal(t, was, body[view](t, b.send(t, editor, "POST", at+"/enable", "", ""), 200).ActiveFromSeq, "it was enabled")
-			off := body[view](t, b.send(t, editor, "POST", at+"/disable", "", `"2"`), 200)
+			require.Equal(t, was, body[view](t, b.ask(t, editor, "PUT", at, good, "*"), 200).ActiveFromSeq, "it was enabled")
+			require.Equal(t, was, body[view](t, b.ask(t, editor, "POST", at+"/enable", "", ""), 200).ActiveFromSeq, "it was enabled")
+			off := body[view](t, b.ask(t, editor, "POST", at+"/disable", "", `"2"`), 200)
 			require.False(t, off.Enabled)
 			require.Equal(t, was, off.ActiveFromSeq)
-			require.Equal(t, off, body[view](t, b.send(t, editor, "POST", at+"/disable", "", ""), 200), "again changes nothing")
-			requireRefused(t, b.send(t, editor, "POST", at+"/enable", "", `"2"`), 412)
+			require.Equal(t, off, body[view](t, b.ask(t, editor, "POST", at+"/disable", "", ""), 200), "again changes nothing")
+			requireRefused(t, b.ask(t, editor, "POST", at+"/enable", "", `"2"`), 412)
 			// What is logged while it is enabled is not lost: the seq is older.
 			was = seq
 			b.store.on(save, func(context.Context) error { allocate(); return nil })
-			on := body[view](t, b.send(t, editor, "POST", at+"/enable", "", `"3"`), 200)
+			on := body[view](t, b.ask(t, editor, "POST", at+"/enable", "", `"3"`), 200)
 			b.store.heal()
 			require.True(t, on.Enabled)
 			require.Equal(t, was, on.ActiveFromSeq)
 			// By an edit, and made disabled.
-			require.False(t, body[view](t, b.send(t, editor, "PUT", at, strings.Replace(good, "true", "false", 1), "*"), 200).Enabled)
-			require.Equal(t, seq, body[view](t, b.send(t, editor, "PUT", at, good, "*"), 200).ActiveFromSeq)
+			require.False(t, body[view](t, b.ask(t, editor, "PUT", at, strings.Replace(good, "true", "false", 1), "*"), 200).Enabled)
+			require.Equal(t, seq, body[view](t, b.ask(t, editor, "PUT", at, good, "*"), 200).ActiveFromSeq)
 			// Somebody else enables it between the read and the write: theirs
 			// stands.
-			require.False(t, body[view](t, b.send(t, editor, "POST", at+"/disable", "", ""), 200).Enabled)
+			require.False(t, body[view](t, b.ask(t, editor, "POST", at+"/disable", "", ""), 200).Enabled)
 			theirs, others := view{}, atomic.Bool{}
 			was = seq
 			b.store.on("HeadGet", func(context.Context) error {
 				if others.CompareAndSwap(false, true) {
-					theirs = body[view](t, b.send(t, editor, "POST", at+"/enable", "", ""), 200)
+					theirs = body[view](t, b.ask(t, editor, "POST", at+"/enable", "", ""), 200)
 					allocate()
 				}
 				return nil
 			})
-			mine := body[view](t, b.send(t, editor, "POST", at+"/enable", "", ""), 200)
+			mine := body[view](t, b.ask(t, editor, "POST", at+"/enable", "", ""), 200)
 			require.Equal(t, theirs, mine)
 			require.Equal(t, was, mine.ActiveFromSeq)
 		})
@@ -191,11 +191,11 @@ func TestT7_ActiveFromWithoutAHead(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	editor := b.role(t, trigger.RoleEditor, "acme", "e")
-	require.Zero(t, body[Subscription](t, b.send(t, editor, "POST", subs, goodSubscription, ""), 201).ActiveFromSeq)
+	require.Zero(t, body[Subscription](t, b.ask(t, editor, "POST", subs, goodSubscription, ""), 201).ActiveFromSeq)
 	b = setup(t)
 	editor = b.role(t, trigger.RoleEditor, "acme", "e")
 	b.rowIn(t, 7, trigger.StateFailed)
-	require.EqualValues(t, 7, body[Subscription](t, b.send(t, editor, "POST", subs, goodSubscription, ""), 201).ActiveFromSeq)
+	require.EqualValues(t, 7, body[Subscription](t, b.ask(t, editor, "POST", subs, goodSubscription, ""), 201).ActiveFromSeq)
 }
 
 func TestEditsOfASubscription(t *testing.T) {
@@ -203,7 +203,7 @@ func TestEditsOfASubscription(t *testing.T) {
 	b := setup(t)
 	ctx := t.Context()
 	editor := b.role(t, trigger.RoleEditor, "acme", "e")
-	made := body[Subscription](t, b.send(t, editor, "POST", subs, goodSubscription, ""), 201)
+	made := body[Subscription](t, b.ask(t, editor, "POST", subs, goodSubscription, ""), 201)
 	at := subs + "/" + made.ID
 	set := func(change func(*trigger.Subscription)) {
 		s := b.subscription(t, made.ID)
@@ -213,18 +213,18 @@ func TestEditsOfASubscription(t *testing.T) {
 	}
 
 	t.Log("a pause stays, and what the guard keeps; that it is failing does not")
-	require.Equal(t, 200, b.send(t, editor, "POST", at+"/pause", `{"note":"too much"}`, "").status)
+	require.Equal(t, 200, b.ask(t, editor, "POST", at+"/pause", `{"note":"too much"}`, "").status)
 	set(func(s *trigger.Subscription) {
 		s.Failing, s.FailingSince, s.Guard = "when: no such key", b.mem.Now(), trigger.Guard{FromSeq: 3, HeldFrom: 9}
 	})
-	got := body[Subscription](t, b.send(t, editor, "GET", at, "", ""), 200)
+	got := body[Subscription](t, b.ask(t, editor, "GET", at, "", ""), 200)
 	require.True(t, got.Paused)
 	require.Equal(t, "token:e", got.PausedBy)
 	require.Equal(t, "too much", got.PausedWhy)
 	require.Equal(t, "when: no such key", got.Failing)
 	require.NotZero(t, got.FailingSince)
 	require.EqualValues(t, 9, got.Guard.HeldFrom)
-	got = body[Subscription](t, b.send(t, editor, "PUT", at, goodSubscription, "*"), 200)
+	got = body[Subscription](t, b.ask(t, editor, "PUT", at, goodSubscription, "*"), 200)
 	require.True(t, got.Paused)
 	require.Equal(t, "too much", got.PausedWhy)
 	require.EqualValues(t, 9, got.Guard.HeldFrom)
@@ -233,28 +233,28 @@ func TestEditsOfASubscription(t *testing.T) {
 	require.Zero(t, got.FailingSince)
 
 	t.Log("what it refers to goes: it says so, and can't be enabled or saved so")
-	require.Equal(t, 200, b.send(t, editor, "POST", at+"/disable", "", "").status)
+	require.Equal(t, 200, b.ask(t, editor, "POST", at+"/disable", "", "").status)
 	require.NoError(t, b.mem.BotDelete(ctx, "acme", botID, 1))
 	board, err := b.mem.BoardGet(ctx, "acme", "board-1")
 	require.NoError(t, err)
 	board.Columns, board.Revision = board.Columns[1:], 2
 	require.NoError(t, b.mem.BoardSave(ctx, board))
-	require.Equal(t, []string{"on.to", "bot_id"}, body[Subscription](t, b.send(t, editor, "GET", at, "", ""), 200).Dangling)
-	require.Equal(t, []string{"on.to", "bot_id"}, body[Page[Subscription]](t, b.send(t, editor, "GET", subs, "", ""), 200).Items[0].Dangling)
-	requireRefused(t, b.send(t, editor, "POST", at+"/enable", "", ""), 409, "on.to", "bot_id")
-	requireRefused(t, b.send(t, editor, "PUT", at, goodSubscription, "*"), 422, "body.on.to", "body.bot_id")
+	require.Equal(t, []string{"on.to", "bot_id"}, body[Subscription](t, b.ask(t, editor, "GET", at, "", ""), 200).Dangling)
+	require.Equal(t, []string{"on.to", "bot_id"}, body[Page[Subscription]](t, b.ask(t, editor, "GET", subs, "", ""), 200).Items[0].Dangling)
+	requireRefused(t, b.ask(t, editor, "POST", at+"/enable", "", ""), 409, "on.to", "bot_id")
+	requireRefused(t, b.ask(t, editor, "PUT", at, goodSubscription, "*"), 422, "body.on.to", "body.bot_id")
 
 	t.Log("one that a newer version made is that version's to edit")
 	set(func(s *trigger.Subscription) { s.Requires = []string{"teleport"} })
 	for _, c := range [][3]string{{"PUT", at, goodSubscription}, {"POST", at + "/enable", ""}} {
-		a := b.send(t, editor, c[0], c[1], c[2], "*")
+		a := b.ask(t, editor, c[0], c[1], c[2], "*")
 		requireRefused(t, a, 409)
 		require.Contains(t, a.problem(t).Detail, "newer version")
 	}
 	set(func(s *trigger.Subscription) { s.Enabled = true })
-	requireRefused(t, b.send(t, editor, "POST", at+"/disable", "", ""), 409)
+	requireRefused(t, b.ask(t, editor, "POST", at+"/disable", "", ""), 409)
 	require.Equal(t, []string{"teleport"}, b.subscription(t, made.ID).Requires)
-	require.Equal(t, 204, b.send(t, editor, "DELETE", at, "", "").status)
+	require.Equal(t, 204, b.ask(t, editor, "DELETE", at, "", "").status)
 }
 
 // Of edits at the same moment of what was seen, one is made; those that go for
@@ -263,7 +263,7 @@ func TestEditsAtTheSameMoment(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	editor := b.role(t, trigger.RoleEditor, "acme", "e")
-	made := body[Subscription](t, b.send(t, editor, "POST", subs, goodSubscription, ""), 201)
+	made := body[Subscription](t, b.ask(t, editor, "POST", subs, goodSubscription, ""), 201)
 	at := subs + "/" + made.ID
 	const n = 6
 	race := func(ifMatch string, edit func(i int) [3]string) map[int]int {
@@ -287,7 +287,7 @@ func TestEditsAtTheSameMoment(t *testing.T) {
 		for i := range n {
 			wg.Go(func() {
 				c := edit(i)
-				statuses[i] = b.send(t, editor, c[0], c[1], c[2], ifMatch).status
+				statuses[i] = b.ask(t, editor, c[0], c[1], c[2], ifMatch).status
 			})
 		}
 		wg.Wait()
@@ -323,12 +323,12 @@ func TestHowManyATenantMayHave(t *testing.T) {
 		require.NoError(t, b.mem.BotSave(ctx, &trigger.Bot{TenantID: "acme", ID: id, Name: id, Revision: 1}))
 	}
 	for kind, good := range map[string]string{"subscriptions": goodSubscription, "bots": goodBot} {
-		a := b.send(t, editor, "POST", "acme/"+kind, good, "")
+		a := b.ask(t, editor, "POST", "acme/"+kind, good, "")
 		requireRefused(t, a, 409)
 		require.Contains(t, a.problem(t).Detail, "at most")
 	}
-	require.Equal(t, 204, b.send(t, editor, "DELETE", subs+"/s-0001", "", "").status)
-	require.Equal(t, 201, b.send(t, editor, "POST", subs, goodSubscription, "").status)
+	require.Equal(t, 204, b.ask(t, editor, "DELETE", subs+"/s-0001", "", "").status)
+	require.Equal(t, 201, b.ask(t, editor, "POST", subs, goodSubscription, "").status)
 }
 
 // A dry run of what is stored takes no draft: it would be ignored.
@@ -338,8 +338,8 @@ func TestADryRunOfAStoredOneTakesNoBody(t *testing.T) {
 	b.subscribe(t)
 	viewer := b.token(t, "acme")
 	for _, what := range []string{"", "{}"} {
-		require.Equal(t, 200, b.send(t, viewer, "POST", subs+"/sub-1/dry-run", what, "").status)
+		require.Equal(t, 200, b.ask(t, viewer, "POST", subs+"/sub-1/dry-run", what, "").status)
 	}
-	requireRefused(t, b.send(t, viewer, "POST", subs+"/sub-1/dry-run", `{"name":"draft"}`, ""), 422, "body.name")
-	requireRefused(t, b.send(t, viewer, "POST", subs+"/sub-1/dry-run", `[]`, ""), 422, "body")
+	requireRefused(t, b.ask(t, viewer, "POST", subs+"/sub-1/dry-run", `{"name":"draft"}`, ""), 422, "body.name")
+	requireRefused(t, b.ask(t, viewer, "POST", subs+"/sub-1/dry-run", `[]`, ""), 422, "body")
 }
