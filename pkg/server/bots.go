@@ -79,22 +79,24 @@ func (a *API) bots() *rotating[trigger.Bot, Bot] {
 }
 
 func (a *API) registerBots(api huma.API) {
-	k := a.bots()
-	huma.Get(api, "/v1/tenants/{tenant}/bots", k.list, named("list-bots", "A page of the tenant's bots, by id."))
+	k := a.bots // there is a store only once somebody calls
+	huma.Get(api, "/v1/tenants/{tenant}/bots", func(ctx context.Context, in *ListInput) (*one[Page[Bot]], error) {
+		return k().list(ctx, in)
+	}, named("list-bots", "A page of the tenant's bots, by id."))
 	huma.Post(api, "/v1/tenants/{tenant}/bots", func(ctx context.Context, in *struct {
 		TenantInput
 		Body NewBot
 	},
 	) (*made[BotSecret], error) {
 		var secret string
-		_, out, mine, err := k.create(ctx, in.Tenant, func(id string) (*trigger.Bot, error) {
+		_, out, mine, err := k().create(ctx, in.Tenant, func(id string) (*trigger.Bot, error) {
 			b := &trigger.Bot{TenantID: in.Tenant, ID: id}
 			if err := in.Body.set(b); err != nil {
 				return nil, err
 			}
 			var err error
-			b.Secret, secret, err = k.secrets.seal(in.Tenant, id, in.Body.Secret)
-			k.stamp(b, a.Store.Now())
+			b.Secret, secret, err = k().secrets.seal(in.Tenant, id, in.Body.Secret)
+			k().stamp(b, a.Store.Now())
 			return b, err
 		})
 		if err != nil {
@@ -106,7 +108,7 @@ func (a *API) registerBots(api huma.API) {
 		return &made[BotSecret]{out.Status, out.ETag, out.Location, BotSecret{out.Body, secret}}, nil
 	}, named("create-bot", "Make a bot."), creates, write)
 	huma.Get(api, "/v1/tenants/{tenant}/bots/{bot}", func(ctx context.Context, in *struct{ BotInput }) (*tagged[Bot], error) {
-		return k.one(ctx, in.Tenant, in.Bot)
+		return k().one(ctx, in.Tenant, in.Bot)
 	}, named("get-bot", "One bot."))
 	huma.Put(api, "/v1/tenants/{tenant}/bots/{bot}", func(ctx context.Context, in *struct {
 		BotInput
@@ -114,8 +116,8 @@ func (a *API) registerBots(api huma.API) {
 		Body BotSpec
 	},
 	) (*tagged[Bot], error) {
-		_, out, err := k.edit(ctx, in.Tenant, in.Bot, &in.MatchInput, true, func(next *trigger.Bot) (bool, error) {
-			k.stamp(next, a.Store.Now())
+		_, out, err := k().edit(ctx, in.Tenant, in.Bot, &in.MatchInput, true, func(next *trigger.Bot) (bool, error) {
+			k().stamp(next, a.Store.Now())
 			return true, in.Body.set(next)
 		})
 		return out, err
@@ -129,7 +131,7 @@ func (a *API) registerBots(api huma.API) {
 		if err != nil {
 			return nil, a.fail(err)
 		}
-		if err := k.drop(ctx, in.Tenant, in.Bot, &in.MatchInput); err != nil {
+		if err := k().drop(ctx, in.Tenant, in.Bot, &in.MatchInput); err != nil {
 			return nil, err
 		}
 		// A pause that stayed would hold its rows up for good.
@@ -145,7 +147,7 @@ func (a *API) registerBots(api huma.API) {
 		Body *SecretBody
 	},
 	) (*tagged[BotSecret], error) {
-		out, secret, err := k.rotate(ctx, in.Tenant, in.Bot, &in.MatchInput, in.Body)
+		out, secret, err := k().rotate(ctx, in.Tenant, in.Bot, &in.MatchInput, in.Body)
 		if err != nil {
 			return nil, err
 		}
@@ -156,13 +158,13 @@ func (a *API) registerBots(api huma.API) {
 		MatchInput
 	},
 	) (*none, error) {
-		return k.endRotation(ctx, in.Tenant, in.Bot, &in.MatchInput, true)
+		return k().endRotation(ctx, in.Tenant, in.Bot, &in.MatchInput, true)
 	}, named("finish-bot-rotation", "End the rotation: launches are signed with the new secret alone."))
 	huma.Delete(api, "/v1/tenants/{tenant}/bots/{bot}/secret/next", func(ctx context.Context, in *struct {
 		BotInput
 		MatchInput
 	},
 	) (*none, error) {
-		return k.endRotation(ctx, in.Tenant, in.Bot, &in.MatchInput, false)
+		return k().endRotation(ctx, in.Tenant, in.Bot, &in.MatchInput, false)
 	}, named("cancel-bot-rotation", "Give the rotation up: launches are signed with the secret that the bot had."))
 }

@@ -103,22 +103,24 @@ func (a *API) hooks() *rotating[trigger.Hook, Hook] {
 }
 
 func (a *API) registerHooks(api huma.API) {
-	k := a.hooks()
-	huma.Get(api, "/v1/tenants/{tenant}/hooks", k.list, named("list-hooks", "A page of the tenant's hooks, by id."))
+	k := a.hooks // there is a store only once somebody calls
+	huma.Get(api, "/v1/tenants/{tenant}/hooks", func(ctx context.Context, in *ListInput) (*one[Page[Hook]], error) {
+		return k().list(ctx, in)
+	}, named("list-hooks", "A page of the tenant's hooks, by id."))
 	huma.Post(api, "/v1/tenants/{tenant}/hooks", func(ctx context.Context, in *struct {
 		TenantInput
 		Body NewHook
 	},
 	) (*made[HookSecret], error) {
 		var secret string
-		_, out, mine, err := k.create(ctx, in.Tenant, func(id string) (*trigger.Hook, error) {
+		_, out, mine, err := k().create(ctx, in.Tenant, func(id string) (*trigger.Hook, error) {
 			h := &trigger.Hook{TenantID: in.Tenant, ID: id}
 			if err := a.setHook(ctx, &in.Body.HookSpec, h); err != nil {
 				return nil, err
 			}
 			var err error
-			h.Secret, secret, err = k.secrets.seal(in.Tenant, id, in.Body.Secret)
-			k.stamp(h, a.Store.Now())
+			h.Secret, secret, err = k().secrets.seal(in.Tenant, id, in.Body.Secret)
+			k().stamp(h, a.Store.Now())
 			return h, err
 		})
 		if err != nil {
@@ -130,7 +132,7 @@ func (a *API) registerHooks(api huma.API) {
 		return &made[HookSecret]{out.Status, out.ETag, out.Location, HookSecret{out.Body, secret}}, nil
 	}, named("create-hook", "Let a forge deliver to a board."), creates, write)
 	huma.Get(api, "/v1/tenants/{tenant}/hooks/{hook}", func(ctx context.Context, in *struct{ HookInput }) (*tagged[Hook], error) {
-		return k.one(ctx, in.Tenant, in.Hook)
+		return k().one(ctx, in.Tenant, in.Hook)
 	}, named("get-hook", "One hook."))
 	huma.Put(api, "/v1/tenants/{tenant}/hooks/{hook}", func(ctx context.Context, in *struct {
 		HookInput
@@ -138,8 +140,8 @@ func (a *API) registerHooks(api huma.API) {
 		Body HookSpec
 	},
 	) (*tagged[Hook], error) {
-		_, out, err := k.edit(ctx, in.Tenant, in.Hook, &in.MatchInput, true, func(next *trigger.Hook) (bool, error) {
-			k.stamp(next, a.Store.Now())
+		_, out, err := k().edit(ctx, in.Tenant, in.Hook, &in.MatchInput, true, func(next *trigger.Hook) (bool, error) {
+			k().stamp(next, a.Store.Now())
 			return true, a.setHook(ctx, &in.Body, next)
 		})
 		return out, err
@@ -149,7 +151,7 @@ func (a *API) registerHooks(api huma.API) {
 		MatchInput
 	},
 	) (*none, error) {
-		return nil, k.drop(ctx, in.Tenant, in.Hook, &in.MatchInput)
+		return nil, k().drop(ctx, in.Tenant, in.Hook, &in.MatchInput)
 	}, named("delete-hook", "Delete the hook. Later deliveries are answered 404; its cards stay."))
 
 	huma.Post(api, "/v1/tenants/{tenant}/hooks/{hook}/secret", func(ctx context.Context, in *struct {
@@ -158,7 +160,7 @@ func (a *API) registerHooks(api huma.API) {
 		Body *SecretBody
 	},
 	) (*tagged[HookSecret], error) {
-		out, secret, err := k.rotate(ctx, in.Tenant, in.Hook, &in.MatchInput, in.Body)
+		out, secret, err := k().rotate(ctx, in.Tenant, in.Hook, &in.MatchInput, in.Body)
 		if err != nil {
 			return nil, err
 		}
@@ -169,13 +171,13 @@ func (a *API) registerHooks(api huma.API) {
 		MatchInput
 	},
 	) (*none, error) {
-		return k.endRotation(ctx, in.Tenant, in.Hook, &in.MatchInput, true)
+		return k().endRotation(ctx, in.Tenant, in.Hook, &in.MatchInput, true)
 	}, named("finish-hook-rotation", "End the rotation: deliveries are taken with the new secret alone."))
 	huma.Delete(api, "/v1/tenants/{tenant}/hooks/{hook}/secret/next", func(ctx context.Context, in *struct {
 		HookInput
 		MatchInput
 	},
 	) (*none, error) {
-		return k.endRotation(ctx, in.Tenant, in.Hook, &in.MatchInput, false)
+		return k().endRotation(ctx, in.Tenant, in.Hook, &in.MatchInput, false)
 	}, named("cancel-hook-rotation", "Give the rotation up: deliveries are taken with the secret that the hook had."))
 }

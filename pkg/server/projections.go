@@ -180,21 +180,23 @@ func (a *API) saveProjection(ctx context.Context, p *trigger.Projection) error {
 }
 
 func (a *API) registerProjections(api huma.API) {
-	k := a.projections()
-	huma.Get(api, "/v1/tenants/{tenant}/projections", k.list, named("list-projections", "A page of the tenant's projections, by id."))
+	k := a.projections // there is a store only once somebody calls
+	huma.Get(api, "/v1/tenants/{tenant}/projections", func(ctx context.Context, in *ListInput) (*one[Page[Projection]], error) {
+		return k().list(ctx, in)
+	}, named("list-projections", "A page of the tenant's projections, by id."))
 	huma.Post(api, "/v1/tenants/{tenant}/projections", func(ctx context.Context, in *struct {
 		TenantInput
 		Body ProjectionSpec
 	},
 	) (*made[Projection], error) {
-		_, out, _, err := k.create(ctx, in.Tenant, func(id string) (*trigger.Projection, error) {
+		_, out, _, err := k().create(ctx, in.Tenant, func(id string) (*trigger.Projection, error) {
 			p := &trigger.Projection{TenantID: in.Tenant, ID: id}
 			return p, a.setProjection(ctx, &in.Body, p)
 		})
 		return out, err
 	}, named("create-projection", "Mirror the columns of one board onto another."), creates, write)
 	huma.Get(api, "/v1/tenants/{tenant}/projections/{projection}", func(ctx context.Context, in *struct{ ProjectionInput }) (*tagged[Projection], error) {
-		return k.one(ctx, in.Tenant, in.Projection)
+		return k().one(ctx, in.Tenant, in.Projection)
 	}, named("get-projection", "One projection."))
 	huma.Put(api, "/v1/tenants/{tenant}/projections/{projection}", func(ctx context.Context, in *struct {
 		ProjectionInput
@@ -202,7 +204,7 @@ func (a *API) registerProjections(api huma.API) {
 		Body ProjectionSpec
 	},
 	) (*tagged[Projection], error) {
-		_, out, err := k.edit(ctx, in.Tenant, in.Projection, &in.MatchInput, true, func(next *trigger.Projection) (bool, error) {
+		_, out, err := k().edit(ctx, in.Tenant, in.Projection, &in.MatchInput, true, func(next *trigger.Projection) (bool, error) {
 			return true, a.setProjection(ctx, &in.Body, next)
 		})
 		return out, err
@@ -212,7 +214,7 @@ func (a *API) registerProjections(api huma.API) {
 		MatchInput
 	},
 	) (*none, error) {
-		return nil, k.drop(ctx, in.Tenant, in.Projection, &in.MatchInput)
+		return nil, k().drop(ctx, in.Tenant, in.Projection, &in.MatchInput)
 	}, named("delete-projection", "Delete the projection. What it owes still ends as subscription_gone; mirrors stay."))
 	huma.Post(api, "/v1/tenants/{tenant}/projections/{projection}/enable", func(ctx context.Context, in *struct {
 		ProjectionInput
@@ -220,7 +222,7 @@ func (a *API) registerProjections(api huma.API) {
 		Body *NoBody
 	},
 	) (*tagged[Projection], error) {
-		_, out, err := k.edit(ctx, in.Tenant, in.Projection, &in.MatchInput, false, func(next *trigger.Projection) (bool, error) {
+		_, out, err := k().edit(ctx, in.Tenant, in.Projection, &in.MatchInput, false, func(next *trigger.Projection) (bool, error) {
 			if next.Enabled {
 				return false, nil
 			}
@@ -240,7 +242,7 @@ func (a *API) registerProjections(api huma.API) {
 		Body *NoBody
 	},
 	) (*tagged[Projection], error) {
-		_, out, err := k.edit(ctx, in.Tenant, in.Projection, &in.MatchInput, false, func(next *trigger.Projection) (bool, error) {
+		_, out, err := k().edit(ctx, in.Tenant, in.Projection, &in.MatchInput, false, func(next *trigger.Projection) (bool, error) {
 			if !next.Enabled {
 				return false, nil
 			}

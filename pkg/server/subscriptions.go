@@ -128,15 +128,17 @@ func errForeign() error {
 }
 
 func (a *API) registerSubscriptions(api huma.API) {
-	k := a.subscriptions()
-	huma.Get(api, "/v1/tenants/{tenant}/subscriptions", k.list,
+	k := a.subscriptions // there is a store only once somebody calls
+	huma.Get(api, "/v1/tenants/{tenant}/subscriptions", func(ctx context.Context, in *ListInput) (*one[Page[Subscription]], error) {
+		return k().list(ctx, in)
+	},
 		named("list-subscriptions", "A page of the tenant's subscriptions, by id."))
 	huma.Post(api, "/v1/tenants/{tenant}/subscriptions", func(ctx context.Context, in *struct {
 		TenantInput
 		Body SubscriptionSpec
 	},
 	) (*made[Subscription], error) {
-		_, out, _, err := k.create(ctx, in.Tenant, func(id string) (*trigger.Subscription, error) {
+		_, out, _, err := k().create(ctx, in.Tenant, func(id string) (*trigger.Subscription, error) {
 			next := &trigger.Subscription{TenantID: in.Tenant, ID: id}
 			_, err := a.become(ctx, next, in.Body.want(in.Tenant, id))
 			return next, err
@@ -144,7 +146,7 @@ func (a *API) registerSubscriptions(api huma.API) {
 		return out, err
 	}, named("create-subscription", "Attach a subscription."), creates, large)
 	huma.Get(api, "/v1/tenants/{tenant}/subscriptions/{subscription}", func(ctx context.Context, in *struct{ SubscriptionInput }) (*tagged[Subscription], error) {
-		return k.one(ctx, in.Tenant, in.Subscription)
+		return k().one(ctx, in.Tenant, in.Subscription)
 	}, named("get-subscription", "One subscription."))
 	huma.Put(api, "/v1/tenants/{tenant}/subscriptions/{subscription}", func(ctx context.Context, in *struct {
 		SubscriptionInput
@@ -153,7 +155,7 @@ func (a *API) registerSubscriptions(api huma.API) {
 	},
 	) (*tagged[Subscription], error) {
 		want := in.Body.want(in.Tenant, in.Subscription)
-		_, out, err := k.edit(ctx, in.Tenant, in.Subscription, &in.MatchInput, true, func(next *trigger.Subscription) (bool, error) {
+		_, out, err := k().edit(ctx, in.Tenant, in.Subscription, &in.MatchInput, true, func(next *trigger.Subscription) (bool, error) {
 			return a.become(ctx, next, want)
 		})
 		return out, err
@@ -163,7 +165,7 @@ func (a *API) registerSubscriptions(api huma.API) {
 		MatchInput
 	},
 	) (*none, error) {
-		return nil, k.drop(ctx, in.Tenant, in.Subscription, &in.MatchInput)
+		return nil, k().drop(ctx, in.Tenant, in.Subscription, &in.MatchInput)
 	}, named("delete-subscription", "Delete the subscription. What it owes still ends as subscription_gone."))
 	huma.Post(api, "/v1/tenants/{tenant}/subscriptions/{subscription}/enable", func(ctx context.Context, in *struct {
 		SubscriptionInput
@@ -171,7 +173,7 @@ func (a *API) registerSubscriptions(api huma.API) {
 		Body *NoBody
 	},
 	) (*tagged[Subscription], error) {
-		_, out, err := k.edit(ctx, in.Tenant, in.Subscription, &in.MatchInput, false, func(next *trigger.Subscription) (bool, error) {
+		_, out, err := k().edit(ctx, in.Tenant, in.Subscription, &in.MatchInput, false, func(next *trigger.Subscription) (bool, error) {
 			if next.Enabled {
 				return false, nil
 			}
@@ -191,7 +193,7 @@ func (a *API) registerSubscriptions(api huma.API) {
 		Body *NoBody
 	},
 	) (*tagged[Subscription], error) {
-		_, out, err := k.edit(ctx, in.Tenant, in.Subscription, &in.MatchInput, false, func(next *trigger.Subscription) (bool, error) {
+		_, out, err := k().edit(ctx, in.Tenant, in.Subscription, &in.MatchInput, false, func(next *trigger.Subscription) (bool, error) {
 			switch {
 			case !next.Enabled:
 				return false, nil
