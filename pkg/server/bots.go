@@ -89,7 +89,7 @@ func (a *API) registerBots(api huma.API) {
 	},
 	) (*made[BotSecret], error) {
 		var secret string
-		_, out, mine, err := k().create(ctx, in.Tenant, func(id string) (*trigger.Bot, error) {
+		out, mine, err := k().create(ctx, in.Tenant, func(id string) (*trigger.Bot, error) {
 			b := &trigger.Bot{TenantID: in.Tenant, ID: id}
 			if err := in.Body.set(b); err != nil {
 				return nil, err
@@ -116,11 +116,10 @@ func (a *API) registerBots(api huma.API) {
 		Body BotSpec
 	},
 	) (*tagged[Bot], error) {
-		_, out, err := k().edit(ctx, in.Tenant, in.Bot, &in.MatchInput, true, func(next *trigger.Bot) (bool, error) {
+		return k().edit(ctx, in.Tenant, in.Bot, &in.MatchInput, true, func(next *trigger.Bot) (bool, error) {
 			k().stamp(next, a.Store.Now())
 			return true, in.Body.set(next)
 		})
-		return out, err
 	}, named("replace-bot", "Edit the bot. Its secret stays."), write)
 	huma.Delete(api, "/v1/tenants/{tenant}/bots/{bot}", func(ctx context.Context, in *struct {
 		BotInput

@@ -111,37 +111,43 @@ func (k *configured[T, V]) tagged(show func(*T) V, v *T) *tagged[V] {
 	return &tagged[V]{ETag: etag(rev), Body: show(v)}
 }
 
-// create saves a new one, which build makes for its id. It returns what is
-// there under that id, and whether this call made it: a call with the same
-// Idempotency-Key may have been here before.
-func (k *configured[T, V]) create(ctx context.Context, tenantID string, build func(id string) (*T, error)) (v *T, out *made[V], mine bool, err error) {
+// create saves a new one, which build makes for its id.
+func (k *configured[T, V]) create(ctx context.Context, tenantID string, build func(id string) (*T, error)) (out *made[V], mine bool, err error) {
+	id, again := newID(ctx)
+	return k.createAs(ctx, tenantID, id, again, build)
+}
+
+// createAs is create under an id. It returns what is there under that id, and
+// whether this call made it: a call with the same Idempotency-Key may have been
+// here before (again).
+func (k *configured[T, V]) createAs(ctx context.Context, tenantID, id string, again bool, build func(id string) (*T, error)) (out *made[V], mine bool, err error) {
 	show, err := k.show(ctx, tenantID)
 	if err != nil {
-		return nil, nil, false, k.fail(err)
+		return nil, false, k.fail(err)
 	}
-	answer := func(v *T, mine bool) (*T, *made[V], bool, error) {
-		_, id, rev := k.key(v)
-		return v, &made[V]{Status: 201, ETag: etag(rev), Location: "/v1/tenants/" + tenantID + "/" + k.path + "/" + id, Body: show(v)}, mine, nil
+	answer := func(v *T, mine bool) (*made[V], bool, error) {
+		_, _, rev := k.key(v)
+		return &made[V]{Status: 201, ETag: etag(rev), Location: "/v1/tenants/" + tenantID + "/" + k.path + "/" + id, Body: show(v)}, mine, nil
 	}
-	id, again := newID(ctx)
 	if again {
 		have, err := k.get(ctx, tenantID, id)
 		switch {
 		case err == nil:
 			return answer(have, false)
 		case !errors.Is(err, tracker.ErrNotFound):
-			return nil, nil, false, k.fail(err)
+			return nil, false, k.fail(err)
 		}
 	}
-	if v, err = build(id); err != nil {
-		return nil, nil, false, k.refuse(err)
+	v, err := build(id)
+	if err != nil {
+		return nil, false, k.refuse(err)
 	}
 	n, err := k.count(ctx, tenantID)
 	if err != nil {
-		return nil, nil, false, k.fail(err)
+		return nil, false, k.fail(err)
 	}
 	if n >= k.most {
-		return nil, nil, false, huma.Error409Conflict(fmt.Sprintf("a tenant has at most %d %s: delete one first", k.most, k.path))
+		return nil, false, huma.Error409Conflict(fmt.Sprintf("a tenant has at most %d %s: delete one first", k.most, k.path))
 	}
 	err = k.save(ctx, v)
 	if errors.Is(err, tracker.ErrConflict) {
@@ -150,12 +156,12 @@ func (k *configured[T, V]) create(ctx context.Context, tenantID string, build fu
 		case err == nil:
 			return answer(have, false)
 		case errors.Is(err, tracker.ErrNotFound):
-			return nil, nil, false, k.nameTaken()
+			return nil, false, k.nameTaken()
 		}
-		return nil, nil, false, k.fail(err)
+		return nil, false, k.fail(err)
 	}
 	if err != nil {
-		return nil, nil, false, k.refuse(err)
+		return nil, false, k.refuse(err)
 	}
 	noteChange(ctx, k.kind, id, nil, show(v))
 	return answer(v, true)
@@ -169,44 +175,44 @@ func (k *configured[T, V]) nameTaken() error {
 // whether there is anything to save, and is called again when somebody else
 // wrote in between and the caller goes for whatever is there. An edit of the
 // whole thing has to say what it saw.
-func (k *configured[T, V]) edit(ctx context.Context, tenantID, id string, m *MatchInput, whole bool, change func(next *T) (bool, error)) (*T, *tagged[V], error) {
+func (k *configured[T, V]) edit(ctx context.Context, tenantID, id string, m *MatchInput, whole bool, change func(next *T) (bool, error)) (*tagged[V], error) {
 	show, err := k.show(ctx, tenantID)
 	if err != nil {
-		return nil, nil, k.fail(err)
+		return nil, k.fail(err)
 	}
 	for range editTries {
 		was, err := k.get(ctx, tenantID, id)
 		if err != nil {
-			return nil, nil, k.fail(err)
+			return nil, k.fail(err)
 		}
 		_, _, rev := k.key(was)
 		if err := m.check(rev, whole); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		next := *was // what it holds is replaced, never written to
 		write, err := change(&next)
 		if err != nil {
-			return nil, nil, k.refuse(err)
+			return nil, k.refuse(err)
 		}
 		if !write {
-			return was, k.tagged(show, was), nil
+			return k.tagged(show, was), nil
 		}
 		if err = k.save(ctx, &next); err == nil {
 			noteChange(ctx, k.kind, id, show(was), show(&next))
-			return &next, k.tagged(show, &next), nil
+			return k.tagged(show, &next), nil
 		}
 		if !errors.Is(err, tracker.ErrConflict) {
-			return nil, nil, k.refuse(err)
+			return nil, k.refuse(err)
 		}
 		now, err := k.get(ctx, tenantID, id)
 		if err != nil {
-			return nil, nil, k.fail(err)
+			return nil, k.fail(err)
 		}
 		if _, _, rev2 := k.key(now); rev2 == rev {
-			return nil, nil, k.nameTaken()
+			return nil, k.nameTaken()
 		}
 	}
-	return nil, nil, huma.Error409Conflict("others write to it all the time: try again")
+	return nil, huma.Error409Conflict("others write to it all the time: try again")
 }
 
 // drop deletes one.

@@ -163,7 +163,7 @@ func (b *bundle) configuredWrites(t *testing.T) map[string]call {
 		"rotate-bot-secret":    {post, bot("b-rot", "") + "/secret", "", 200, "", "BotSave"},
 		"finish-bot-rotation":  {del, bot("b-end", next) + "/secret/previous", "", 204, "", "BotGet"},
 		"cancel-bot-rotation":  {del, bot("b-no", next) + "/secret/next", "", 204, "", "BotGet"},
-		"create-hook":          {post, "/v1/tenants/acme/hooks", goodHook, 201, "", "HookSave"},
+		"create-hook":          {post, "/v1/tenants/acme/hooks", strings.NewReplacer("board-1", "board-2", "todo", "next", "done", "next").Replace(goodHook), 201, "", "HookSave"},
 		"replace-hook":         {put, hook("h-put", ""), edited.Replace(goodHook), 200, "", "HookSave"},
 		"delete-hook":          {del, hook("h-del", ""), "", 204, "", "HookGet"},
 		"rotate-hook-secret":   {post, hook("h-rot", "") + "/secret", "{}", 200, "", "HookSave"},
@@ -340,8 +340,7 @@ func TestCreatesAreMadeOnce(t *testing.T) {
 	b := setup(t)
 	b.board(t, "board-2", "next")
 	a := b.server.api
-	ctx := context.WithValue(t.Context(), createKeyKey{}, createKey{id: "the-one", again: false})
-	again := context.WithValue(t.Context(), createKeyKey{}, createKey{id: "the-one", again: true})
+	ctx := t.Context()
 	k := a.bots()
 	build := func(id string) (*trigger.Bot, error) {
 		bot := &trigger.Bot{TenantID: "acme", ID: id}
@@ -349,17 +348,17 @@ func TestCreatesAreMadeOnce(t *testing.T) {
 		k.stamp(bot, b.mem.Now())
 		return bot, err
 	}
-	_, first, mine, err := k.create(ctx, "acme", build)
+	first, mine, err := k.createAs(ctx, "acme", "the-one", false, build)
 	require.NoError(t, err)
 	require.True(t, mine)
 	// The same, also when the first one is not known to have been there.
-	for _, ctx := range []context.Context{again, ctx} {
-		_, second, mine, err := k.create(ctx, "acme", build)
+	for _, again := range []bool{true, false} {
+		second, mine, err := k.createAs(ctx, "acme", "the-one", again, build)
 		require.NoError(t, err)
 		require.False(t, mine, "its secret is not shown again")
 		require.Equal(t, first, second)
 	}
-	_, _, _, err = k.create(context.WithValue(t.Context(), createKeyKey{}, createKey{id: "another", again: true}), "acme", build)
+	_, _, err = k.createAs(ctx, "acme", "another", true, build)
 	require.ErrorContains(t, err, "of this name")
 }
 
@@ -372,7 +371,7 @@ func TestChangesAreNoted(t *testing.T) {
 	trail := []change{}
 	ctx := context.WithValue(t.Context(), trailKey{}, &trail)
 	k := a.bots()
-	_, _, _, err := k.create(ctx, "acme", func(id string) (*trigger.Bot, error) {
+	_, _, err := k.create(ctx, "acme", func(id string) (*trigger.Bot, error) {
 		bot := &trigger.Bot{TenantID: "acme", ID: id, Name: "fresh", URL: "http://h/?token=s3cret"}
 		var err error
 		bot.Secret, _, err = k.secrets.seal("acme", id, botSecret)

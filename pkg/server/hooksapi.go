@@ -113,7 +113,7 @@ func (a *API) registerHooks(api huma.API) {
 	},
 	) (*made[HookSecret], error) {
 		var secret string
-		_, out, mine, err := k().create(ctx, in.Tenant, func(id string) (*trigger.Hook, error) {
+		out, mine, err := k().create(ctx, in.Tenant, func(id string) (*trigger.Hook, error) {
 			h := &trigger.Hook{TenantID: in.Tenant, ID: id}
 			if err := a.setHook(ctx, &in.Body.HookSpec, h); err != nil {
 				return nil, err
@@ -140,11 +140,10 @@ func (a *API) registerHooks(api huma.API) {
 		Body HookSpec
 	},
 	) (*tagged[Hook], error) {
-		_, out, err := k().edit(ctx, in.Tenant, in.Hook, &in.MatchInput, true, func(next *trigger.Hook) (bool, error) {
+		return k().edit(ctx, in.Tenant, in.Hook, &in.MatchInput, true, func(next *trigger.Hook) (bool, error) {
 			k().stamp(next, a.Store.Now())
 			return true, a.setHook(ctx, &in.Body, next)
 		})
-		return out, err
 	}, named("replace-hook", "Edit the hook. Its secret and its path stay."), write)
 	huma.Delete(api, "/v1/tenants/{tenant}/hooks/{hook}", func(ctx context.Context, in *struct {
 		HookInput

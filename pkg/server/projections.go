@@ -189,7 +189,7 @@ func (a *API) registerProjections(api huma.API) {
 		Body ProjectionSpec
 	},
 	) (*made[Projection], error) {
-		_, out, _, err := k().create(ctx, in.Tenant, func(id string) (*trigger.Projection, error) {
+		out, _, err := k().create(ctx, in.Tenant, func(id string) (*trigger.Projection, error) {
 			p := &trigger.Projection{TenantID: in.Tenant, ID: id}
 			return p, a.setProjection(ctx, &in.Body, p)
 		})
@@ -204,10 +204,9 @@ func (a *API) registerProjections(api huma.API) {
 		Body ProjectionSpec
 	},
 	) (*tagged[Projection], error) {
-		_, out, err := k().edit(ctx, in.Tenant, in.Projection, &in.MatchInput, true, func(next *trigger.Projection) (bool, error) {
+		return k().edit(ctx, in.Tenant, in.Projection, &in.MatchInput, true, func(next *trigger.Projection) (bool, error) {
 			return true, a.setProjection(ctx, &in.Body, next)
 		})
-		return out, err
 	}, named("replace-projection", "Edit the projection."), write)
 	huma.Delete(api, "/v1/tenants/{tenant}/projections/{projection}", func(ctx context.Context, in *struct {
 		ProjectionInput
@@ -222,7 +221,7 @@ func (a *API) registerProjections(api huma.API) {
 		Body *NoBody
 	},
 	) (*tagged[Projection], error) {
-		_, out, err := k().edit(ctx, in.Tenant, in.Projection, &in.MatchInput, false, func(next *trigger.Projection) (bool, error) {
+		return k().edit(ctx, in.Tenant, in.Projection, &in.MatchInput, false, func(next *trigger.Projection) (bool, error) {
 			if next.Enabled {
 				return false, nil
 			}
@@ -234,7 +233,6 @@ func (a *API) registerProjections(api huma.API) {
 			}
 			return true, err
 		})
-		return out, err
 	}, named("enable-projection", "Let the projection mirror what happens from now on."), write)
 	huma.Post(api, "/v1/tenants/{tenant}/projections/{projection}/disable", func(ctx context.Context, in *struct {
 		ProjectionInput
@@ -242,13 +240,12 @@ func (a *API) registerProjections(api huma.API) {
 		Body *NoBody
 	},
 	) (*tagged[Projection], error) {
-		_, out, err := k().edit(ctx, in.Tenant, in.Projection, &in.MatchInput, false, func(next *trigger.Projection) (bool, error) {
+		return k().edit(ctx, in.Tenant, in.Projection, &in.MatchInput, false, func(next *trigger.Projection) (bool, error) {
 			if !next.Enabled {
 				return false, nil
 			}
 			next.Enabled, next.Revision, next.UpdatedAt = false, next.Revision+1, a.Store.Now()
 			return true, nil
 		})
-		return out, err
 	}, named("disable-projection", "Have the projection mirror nothing. What it owes still ends as subscription_disabled."), write)
 }

@@ -126,7 +126,7 @@ type rotating[T, V any] struct {
 
 // rotate begins a rotation, and returns the secret that it made, if it made one.
 func (r *rotating[T, V]) rotate(ctx context.Context, tenantID, id string, m *MatchInput, body *SecretBody) (out *tagged[V], made string, err error) {
-	_, out, err = r.edit(ctx, tenantID, id, m, false, func(next *T) (write bool, err error) {
+	out, err = r.edit(ctx, tenantID, id, m, false, func(next *T) (write bool, err error) {
 		if made, write, err = r.secrets.begin(next, tenantID, id, body.secret()); write {
 			r.stamp(next, r.Store.Now())
 		}
@@ -137,7 +137,7 @@ func (r *rotating[T, V]) rotate(ctx context.Context, tenantID, id string, m *Mat
 
 // endRotation ends one: with the next secret, or without.
 func (r *rotating[T, V]) endRotation(ctx context.Context, tenantID, id string, m *MatchInput, withNext bool) (*none, error) {
-	_, _, err := r.edit(ctx, tenantID, id, m, false, func(next *T) (bool, error) {
+	_, err := r.edit(ctx, tenantID, id, m, false, func(next *T) (bool, error) {
 		if err := r.secrets.end(next, withNext); err != nil {
 			return false, err
 		}

@@ -138,7 +138,7 @@ func (a *API) registerSubscriptions(api huma.API) {
 		Body SubscriptionSpec
 	},
 	) (*made[Subscription], error) {
-		_, out, _, err := k().create(ctx, in.Tenant, func(id string) (*trigger.Subscription, error) {
+		out, _, err := k().create(ctx, in.Tenant, func(id string) (*trigger.Subscription, error) {
 			next := &trigger.Subscription{TenantID: in.Tenant, ID: id}
 			_, err := a.become(ctx, next, in.Body.want(in.Tenant, id))
 			return next, err
@@ -155,10 +155,9 @@ func (a *API) registerSubscriptions(api huma.API) {
 	},
 	) (*tagged[Subscription], error) {
 		want := in.Body.want(in.Tenant, in.Subscription)
-		_, out, err := k().edit(ctx, in.Tenant, in.Subscription, &in.MatchInput, true, func(next *trigger.Subscription) (bool, error) {
+		return k().edit(ctx, in.Tenant, in.Subscription, &in.MatchInput, true, func(next *trigger.Subscription) (bool, error) {
 			return a.become(ctx, next, want)
 		})
-		return out, err
 	}, named("replace-subscription", "Edit the subscription. A pause stays; that it is failing is forgotten."), large)
 	huma.Delete(api, "/v1/tenants/{tenant}/subscriptions/{subscription}", func(ctx context.Context, in *struct {
 		SubscriptionInput
@@ -173,7 +172,7 @@ func (a *API) registerSubscriptions(api huma.API) {
 		Body *NoBody
 	},
 	) (*tagged[Subscription], error) {
-		_, out, err := k().edit(ctx, in.Tenant, in.Subscription, &in.MatchInput, false, func(next *trigger.Subscription) (bool, error) {
+		return k().edit(ctx, in.Tenant, in.Subscription, &in.MatchInput, false, func(next *trigger.Subscription) (bool, error) {
 			if next.Enabled {
 				return false, nil
 			}
@@ -185,7 +184,6 @@ func (a *API) registerSubscriptions(api huma.API) {
 			}
 			return write, err
 		})
-		return out, err
 	}, named("enable-subscription", "Let the subscription fire for what comes from now on."), write)
 	huma.Post(api, "/v1/tenants/{tenant}/subscriptions/{subscription}/disable", func(ctx context.Context, in *struct {
 		SubscriptionInput
@@ -193,7 +191,7 @@ func (a *API) registerSubscriptions(api huma.API) {
 		Body *NoBody
 	},
 	) (*tagged[Subscription], error) {
-		_, out, err := k().edit(ctx, in.Tenant, in.Subscription, &in.MatchInput, false, func(next *trigger.Subscription) (bool, error) {
+		return k().edit(ctx, in.Tenant, in.Subscription, &in.MatchInput, false, func(next *trigger.Subscription) (bool, error) {
 			switch {
 			case !next.Enabled:
 				return false, nil
@@ -204,7 +202,6 @@ func (a *API) registerSubscriptions(api huma.API) {
 			next.Edited(a.Store.Now())
 			return true, nil
 		})
-		return out, err
 	}, named("disable-subscription", "Have the subscription fire for nothing. What it owes still ends as subscription_disabled."), write)
 }
 
