@@ -36,8 +36,8 @@ func (s *Store) cardsRead(ctx context.Context, p tracker.CardListParams) (read [
 		if limit == 0 {
 			break
 		}
-		filter := append(span, bson.E{Key: "deleted", Value: bson.D{{Key: "$ne", Value: true}}})
-		page, err := findAll[tracker.Card](ctx, s, collCards, filter, options.Find().SetSort(order).SetLimit(int64(limit)).SetProjection(bare))
+		span = append(span, bson.E{Key: "deleted", Value: bson.D{{Key: "$ne", Value: true}}})
+		page, err := findAll[tracker.Card](ctx, s, collCards, span, options.Find().SetSort(order).SetLimit(int64(limit)).SetProjection(bare))
 		if err != nil {
 			return nil, err
 		}

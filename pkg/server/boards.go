@@ -298,7 +298,7 @@ func (a *API) putBack(ctx context.Context, was *tracker.Board, columns []tracker
 	for {
 		board, err := a.Store.BoardGet(ctx, was.TenantID, was.ID)
 		if err != nil {
-			return fmt.Errorf("put columns back on board %s/%s: %v", was.TenantID, was.ID, err)
+			return notPutBack(was, err)
 		}
 		for _, c := range columns {
 			if board.Column(c.ID) == nil {
@@ -312,9 +312,14 @@ func (a *API) putBack(ctx context.Context, was *tracker.Board, columns []tracker
 		case err == nil:
 			return why
 		case ctx.Err() != nil || !errors.Is(err, tracker.ErrConflict):
-			return fmt.Errorf("put columns back on board %s/%s: %v", was.TenantID, was.ID, err)
+			return notPutBack(was, err)
 		}
 	}
+}
+
+// notPutBack is no conflict of the caller's, whatever the store said.
+func notPutBack(was *tracker.Board, err error) error {
+	return errors.New("put columns back on board " + was.TenantID + "/" + was.ID + ": " + err.Error())
 }
 
 // boardDelete takes the columns off the board, as boardReplace does, and then

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -101,15 +102,14 @@ func (a *API) positions(ctx context.Context, tenantID string, b *BulkMoveBody) (
 	if b.At == "top" {
 		low, high = "", at
 	}
-	list := []string{at}
-	if more := len(b.Cards) - 1; more > 0 {
-		others, ok := tracker.PositionsBetween(low, high, more)
-		if !ok {
-			return nil, errors.New("no positions at the end of a column")
-		}
-		if list = append(list, others...); b.At == "top" {
-			list = append(others, at)
-		}
+	list, ok := tracker.PositionsBetween(low, high, len(b.Cards)-1)
+	if !ok {
+		return nil, errors.New("no positions at the end of a column")
+	}
+	if b.At == "top" {
+		list = append(list, at)
+	} else {
+		list = slices.Insert(list, 0, at)
 	}
 	out := make(map[string]string, len(b.Cards))
 	for i, id := range b.Cards {

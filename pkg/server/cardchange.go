@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -127,7 +128,7 @@ func (b *NamesBody) check() error {
 			return tracker.Fieldf(at, "each once, and none of them blank; upper and lower case are one")
 		}
 	}
-	if both := append(add, remove...); len(tracker.UniqueFold(both)) != len(both) {
+	if both := slices.Concat(add, remove); len(tracker.UniqueFold(both)) != len(both) {
 		return tracker.Fieldf("remove", "must not name what is to be added")
 	}
 	return nil

@@ -118,7 +118,7 @@ func TestTheTablesKnowEveryOperation(t *testing.T) {
 			if own, ok := boardBodyMax()[id]; ok {
 				most = own
 			}
-			require.EqualValues(t, most, op.MaxBodyBytes, id)
+			require.Equal(t, most, op.MaxBodyBytes, id)
 		}
 		require.Equal(t, strings.HasPrefix(id, "dry-run-"), mayRead(op, op.Method), "%s: what a viewer may call", id)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -164,7 +165,7 @@ func testPlaceRoom(t *testing.T, b *bundle) {
 	b.put(t, tracker.Card{ID: "a", BoardID: "b1", ColumnID: "open", Title: "t", Position: "1"})
 	var ws []tracker.CardWrite
 	for i := range 510 {
-		ws = append(ws, tracker.CardWrite{Next: &tracker.Card{TenantID: tenant, ID: fmt.Sprintf("d%03d", i), Incarnation: "i", Rev: 1, LastWrite: fmt.Sprint(i), BoardID: "b1", ColumnID: "open", Title: "t", Position: "1"}})
+		ws = append(ws, tracker.CardWrite{Next: &tracker.Card{TenantID: tenant, ID: fmt.Sprintf("d%03d", i), Incarnation: "i", Rev: 1, LastWrite: strconv.Itoa(i), BoardID: "b1", ColumnID: "open", Title: "t", Position: "1"}})
 	}
 	_, err := b.real.CardWriteMany(t.Context(), tenant, ws)
 	require.NoError(t, err)
@@ -232,8 +233,8 @@ func testPlaceCrash(t *testing.T, b *bundle) {
 
 // revive is a process after the one that died.
 func (b *bundle) revive() {
-	b.faults.mu.Lock()
-	defer b.faults.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.cut, b.faults.dead = nil, false
 }
 
