@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -280,7 +281,7 @@ func TestCreatesAgain(t *testing.T) {
 	var trail []change
 	ctx = context.WithValue(ctx, trailKey{}, &trail)
 	keyed := func(id string, again bool) context.Context {
-		return context.WithValue(ctx, createKeyKey{}, createKey{id: id, again: again})
+		return context.WithValue(ctx, createKeyKey{}, createKey{id: id, again: again, used: new(atomic.Bool)})
 	}
 	card := &CardInput{TenantInput{"acme"}, "c1"}
 	for name, create := range map[string]func(ctx context.Context) (location string, err error){

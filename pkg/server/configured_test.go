@@ -15,7 +15,6 @@ import (
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
-
 func (f *faultStore) SubscriptionSave(ctx context.Context, s *trigger.Subscription) error {
 	return f.call(ctx, "SubscriptionSave", func() error { return f.Store.SubscriptionSave(ctx, s) })
 }
