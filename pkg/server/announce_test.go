@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -63,7 +64,7 @@ func TestADeadLetterIsToldOf(t *testing.T) {
 	require.Equal(t, tracker.Cause{}.Then("sub-1", issueCard()), events[1].Cause)
 	// Who asks sees it, on the card and in the log.
 	token := b.token(t, "acme")
-	a := b.get(t, token, "/v1/tenants/acme/events?card="+issueCard())
+	a := b.get(t, token, "/v1/tenants/acme/cards/"+url.PathEscape(issueCard())+"/events")
 	require.Equal(t, http.StatusOK, a.status, a.body)
 	require.Contains(t, a.body, `"effect.failed"`)
 	require.Equal(t, http.StatusOK, b.get(t, token, "/v1/tenants/acme/subscriptions/sub-2/log").status)

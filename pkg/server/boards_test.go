@@ -166,7 +166,7 @@ func TestColumnsThatAreUsedStay(t *testing.T) {
 		_, err := b.server.board.Delete(t.Context(), "acme", fmt.Sprint("c", i), tracker.Actor{})
 		require.NoError(t, err)
 	}
-	require.Equal(t, []Dangling{{"subscription", "s1", "sub", "on.to"}, {"projection", "p1", "proj", "columns[0].from"}},
+	require.Equal(t, []Dangling{{"subscription", "s1", "sub", "on.to"}, {"projection", "p1", "proj", "columns.next"}},
 		as[Board](t, 200, b.send(t, editor, "PUT", path, "*", boardJSON("plan", "todo"))).Dangling)
 	require.Equal(t, []Dangling{{"subscription", "s1", "sub", "on.board_id"}, {"projection", "p1", "proj", "from_board_id"}},
 		as[Deleted](t, 200, b.send(t, editor, "DELETE", path, "", "")).Dangling)

@@ -27,6 +27,9 @@ var missing = map[string]string{
 	"bot":          "nobody",
 	"subscription": "nobody",
 	"bulk":         "nobody",
+	"board":        "nobody",
+	"hook":         "nobody",
+	"projection":   "nobody",
 	"token":        "nobody",
 }
 
