@@ -88,8 +88,8 @@ func (s *Store) TenantIDs(_ context.Context, afterID string, limit int) ([]strin
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ids []string
-	for k := range s.tenants.rows {
-		if k.tenant > afterID {
+	for k, e := range s.tenants.rows {
+		if k.tenant > afterID && e.value.DeletingAt.IsZero() {
 			ids = append(ids, k.tenant)
 		}
 	}

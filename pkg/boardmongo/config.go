@@ -69,8 +69,9 @@ func (s *Store) TenantGet(ctx context.Context, tenantID string) (*trigger.Tenant
 
 // TenantIDs implements trigger.Config.
 func (s *Store) TenantIDs(ctx context.Context, afterID string, limit int) ([]string, error) {
-	tenants, err := findAll[trigger.Tenant](ctx, s, collTenants, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: afterID}}}},
-		options.Find().SetSort(asc("_id")).SetLimit(int64(limit)).SetProjection(asc("id")))
+	tenants, err := findAll[trigger.Tenant](ctx, s, collTenants, bson.D{
+		{Key: "_id", Value: bson.D{{Key: "$gt", Value: afterID}}}, {Key: "deleting_at", Value: bson.D{{Key: "$exists", Value: false}}},
+	}, options.Find().SetSort(asc("_id")).SetLimit(int64(limit)).SetProjection(asc("id")))
 	if err != nil {
 		return nil, fmt.Errorf("tenants after %s: %w", afterID, err)
 	}

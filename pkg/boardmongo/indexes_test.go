@@ -77,6 +77,14 @@ func TestIndexesAreUsed(t *testing.T) {
 			return err
 		}},
 		{"CardPendingEIDs", "cards", []string{"pending_at"}, func() error { _, err := store.CardPendingEIDs(ctx, tenant, eids); return err }},
+		{"TenantsDeleting", "tenants", []string{"deleting_at"}, func() error { _, err := store.TenantsDeleting(ctx, "", 100); return err }},
+		{"TenantPurge", "trigger_effects", []string{"_id_"}, func() error { _, err := store.TenantPurge(ctx, "nobody", trigger.PartEffects, 500); return err }},
+		{"EffectCount", "trigger_effects", []string{"tenant_state_updated"}, func() error {
+			_, err := store.EffectCount(ctx, tenant, trigger.StateDone, 100)
+			return err
+		}},
+		{"AuditList", "audit", []string{"_id_"}, func() error { _, err := store.AuditList(ctx, tenant, "", 100); return err }},
+		{"TokenList", "api_tokens", []string{"_id_"}, func() error { _, err := store.TokenList(ctx, "", 100); return err }},
 		{"EventList", "board_events", []string{"tenant_seq"}, func() error {
 			found, err := store.EventList(ctx, tenant, 100, 600)
 			require.Len(t, found, 500)

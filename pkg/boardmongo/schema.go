@@ -51,6 +51,8 @@ const (
 	indexID     = "_id_"
 	indexLive   = "live_tenant_lane"
 	indexParked = "parked_tenant_state"
+	// indexDeleting is asked for again and again, and holds next to nothing.
+	indexDeleting = "deleting_at"
 )
 
 // index is one index of the schema.
@@ -84,6 +86,7 @@ func upTo(t time.Time) bson.D {
 
 func indexes() []index {
 	return []index{
+		{coll: collTenants, name: indexDeleting, keys: asc("deleting_at"), partial: bson.D{{Key: "deleting_at", Value: exists}}},
 		{coll: collBoards, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
 		{coll: collBots, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
 		{coll: collHooks, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -195,10 +196,10 @@ func TestFailuresAreBounded(t *testing.T) {
 	now := time.Now()
 	f.now = func() time.Time { now = now.Add(time.Microsecond); return now }
 	for i := range 3 * failuresRoom {
-		f.bad(&log, fmt.Sprint(i), "h", "unknown")
-		f.good(fmt.Sprint(i), "h")
+		f.bad(&log, strconv.Itoa(i), "h", "unknown")
+		f.good(strconv.Itoa(i), "h")
 	}
 	require.Len(t, f.tries, failuresRoom)
 	require.Len(t, f.known, failuresRoom)
-	require.Contains(t, f.tries, fmt.Sprint(3*failuresRoom-1), "the oldest went")
+	require.Contains(t, f.tries, strconv.Itoa(3*failuresRoom-1), "the oldest went")
 }

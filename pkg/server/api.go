@@ -199,8 +199,9 @@ func (a *API) register(api huma.API) {
 		return &one[Page[trigger.TenantStatus]]{page}, nil
 	}, named("list-tenants", "Where each tenant's log stands. For admins."), forAdmins)
 
-	huma.Get(api, "/v1/tenants/{tenant}", func(ctx context.Context, in *struct{ TenantInput }) (*one[trigger.TenantStatus], error) {
-		if _, err := a.Store.TenantGet(ctx, in.Tenant); err != nil {
+	huma.Get(api, "/v1/tenants/{tenant}", func(ctx context.Context, in *struct{ TenantInput }) (*tagged[trigger.TenantStatus], error) {
+		tenant, err := a.Store.TenantGet(ctx, in.Tenant)
+		if err != nil {
 			return nil, a.fail(err)
 		}
 		head, err := a.Store.HeadGet(ctx, in.Tenant)
@@ -214,8 +215,9 @@ func (a *API) register(api huma.API) {
 		if err != nil {
 			return nil, a.fail(err)
 		}
-		return &one[trigger.TenantStatus]{status}, nil
-	}, named("get-tenant", "Where the tenant's log stands."))
+		status.Name, status.Status = tenant.Name, newTenant(tenant).Status
+		return &tagged[trigger.TenantStatus]{etag(tenant.Revision), status}, nil
+	}, named("get-tenant", "Where the tenant's log stands, and whether it is being deleted."), whileDeleting)
 
 	huma.Get(api, "/v1/tenants/{tenant}/events", func(ctx context.Context, in *struct {
 		TenantInput
@@ -257,6 +259,7 @@ func (a *API) register(api huma.API) {
 	a.registerBots(api)
 	a.registerHooks(api)
 	a.registerProjections(api)
+	a.registerTenants(api)
 }
 
 // EventPage is a page of the log.

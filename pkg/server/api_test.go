@@ -357,7 +357,7 @@ func TestUnknownRoutes(t *testing.T) {
 	for _, path := range []string{
 		"/", "/v1", "/v1/tenants/", "/v1/tenants/acme/hook", "/v1/tenants/acme/s3cret", "/v2/tenants/acme/effects",
 		"/v1/tenants/acme/effects/acme/000000000001%7Csub-1", // not percent-encoded
-		"/openapi-3.0.json", "/schemas", "/schemas/Effect.json", "/debug/pprof/",
+		"/docs/", "/openapi", "/openapi-3.0.json", "/schemas", "/schemas/Effect.json", "/debug/pprof/",
 	} {
 		for _, token := range []string{"", admin} {
 			a := b.get(t, token, path)

@@ -93,8 +93,10 @@ func (a *API) authorize(ctx huma.Context, token *trigger.Token) (status int, why
 		return http.StatusNotFound, notFound, nil
 	case token.Role == trigger.RoleAdmin && tracker.ValidTenantID(tenant):
 		// A misspelt tenant must not look like one where all is well.
-		_, err := a.Store.TenantGet(ctx.Context(), tenant)
+		got, err := a.Store.TenantGet(ctx.Context(), tenant)
 		switch {
+		case err == nil && !got.DeletingAt.IsZero() && op.Metadata["while_deleting"] != true:
+			return http.StatusConflict, "the tenant is being deleted", nil
 		case errors.Is(err, tracker.ErrNotFound):
 			return http.StatusNotFound, notFound, nil
 		case err != nil:

@@ -125,6 +125,7 @@ type Server struct {
 	parked  *trigger.Announcer
 	janitor *trigger.Janitor
 	members *trigger.Membership
+	reaper  *trigger.Reaper
 	api     *API
 	http    *http.Server
 	ready   atomic.Bool
@@ -157,6 +158,7 @@ func New(p Params) (*Server, error) {
 		Cards: p.Store, Log: p.Store, Heads: p.Store, Retention: p.Store, Clock: p.Store, Logger: p.Logger,
 		Events: p.Timing.EventRetention, Rows: p.Timing.RowRetention, Prefers: s.members.Prefers,
 	}
+	s.reaper = &trigger.Reaper{Store: p.Store, Logger: p.Logger, Prefers: s.members.Prefers, After: p.Timing.Lease + 3*time.Minute}
 	s.tail = &trigger.Tail{
 		Cards: p.Store, Log: p.Store, Heads: p.Store, Config: p.Store, Outbox: p.Store, Lanes: p.Store, Clock: p.Store, Epochs: p.Store,
 		Logger: p.Logger, Batch: p.Timing.TailBatch, Poll: p.Timing.Poll, HoleWait: p.Timing.HoleWait, Prefers: s.members.Prefers,
@@ -244,7 +246,7 @@ func (s *Server) Start(ctx context.Context) error {
 	loops := context.WithoutCancel(ctx)
 	if err := errors.Join(
 		s.clock.Start(loops, s.syncClock), s.members.Start(loops), s.tail.Start(loops), s.worker.Start(loops),
-		s.sweeper.Start(loops), s.lanes.Start(loops), s.parked.Start(loops), s.janitor.Start(loops),
+		s.sweeper.Start(loops), s.lanes.Start(loops), s.parked.Start(loops), s.janitor.Start(loops), s.reaper.Start(loops),
 	); err != nil {
 		return err
 	}
@@ -318,6 +320,7 @@ func (s *Server) Stop() {
 		_ = s.http.Close()
 	}
 	s.serving.Stop()
+	s.reaper.Stop()
 	s.janitor.Stop()
 	s.parked.Stop()
 	s.lanes.Stop()

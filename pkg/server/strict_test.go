@@ -76,7 +76,7 @@ func TestStrictBodies(t *testing.T) {
 		"a key of a map twice":          {`{"name":"x","args":{"one":"1","two":"2","one":"3"}}`, 422, "body.args.one"},
 		"a key of raw JSON twice":       {`{"name":"x","raw":{"s3cret-9":1,"s3cret-9":2}}`, 422, "body.raw"},
 		"another case":                  {`{"name":"x","Name":"y"}`, 422, "body"},
-		"unknown":                       {`{"name":"x","nmae":"y"}`, 422, "body.nmae"},
+		"unknown":                       {`{"name":"x","title":"y"}`, 422, "body.title"},
 		"unknown, maybe a secret":       {`{"name":"x","s3cret-9":"y"}`, 422, "body"},
 		"unknown, further in":           {`{"name":"x","deep":{"parts":[{"title":"x","more":1}]}}`, 422, "body.deep.parts[0].more"},
 		"a control character":           {`{"name":"x\u0001"}`, 422, "body.name"},

@@ -59,8 +59,12 @@ func TokenCreate(ctx context.Context, store trigger.Store, p TokenParams) (*trig
 		return nil, "", tracker.Fieldf("ttl", "must not be negative")
 	}
 	if p.TenantID != "" {
-		if _, err := store.TenantGet(ctx, p.TenantID); err != nil {
+		tenant, err := store.TenantGet(ctx, p.TenantID)
+		if err != nil {
 			return nil, "", err
+		}
+		if !tenant.DeletingAt.IsZero() {
+			return nil, "", tracker.Fieldf("tenant", "is being deleted")
 		}
 	}
 	if p.BotID != "" {

@@ -284,14 +284,7 @@ func put(v any, path []string, value any) any {
 }
 
 func (l leaf) field() string {
-	out := "body"
-	for _, p := range l.path {
-		if p != "[0]" {
-			out += "."
-		}
-		out += p
-	}
-	return out
+	return strings.ReplaceAll("body."+strings.Join(l.path, "."), ".[0]", "[0]")
 }
 
 // Each field of a body that is text, however deep, refuses an object, what is

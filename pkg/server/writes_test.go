@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -143,6 +144,13 @@ func (b *bundle) writes(t *testing.T) map[string]call {
 	out["revoke-token"] = call{http.MethodPost, "/v1/tokens/" + revoked + "/revoke", "", 200, "", "TokenRevoke"}
 	maps.Copy(out, b.boardWrites(t))
 	maps.Copy(out, b.configuredWrites(t))
+	unique := strings.ToLower(uuid.NewString()[24:])
+	for _, id := range []string{"gone-", "named-"} {
+		require.NoError(t, b.mem.TenantSave(t.Context(), &trigger.Tenant{ID: id + unique, Name: "x", Revision: 1}))
+	}
+	out["create-tenant"] = call{http.MethodPost, "/v1/tenants", `{"id":"made-` + unique + `","name":"n"}`, 201, "", "TenantSave"}
+	out["replace-tenant"] = call{http.MethodPut, "/v1/tenants/named-" + unique, `{"name":"n"}`, 200, "", "TenantSave"}
+	out["delete-tenant"] = call{http.MethodDelete, "/v1/tenants/gone-" + unique, "", 202, "", "TenantSave"}
 	run, stop := bulk(), bulk()
 	out["run-bulk"] = call{http.MethodPost, "/v1/tenants/acme/effects/bulk/" + run.ID + "/run", `{"digest":"` + run.Digest + `"}`, 200, "", "BulkGet"}
 	out["stop-bulk"] = call{http.MethodPost, "/v1/tenants/acme/effects/bulk/" + stop.ID + "/stop", "", 200, "", "BulkStop"}
@@ -197,7 +205,11 @@ func (f *faultStore) TokenRevoke(ctx context.Context, id string, at time.Time) e
 
 // ofAdmins reports whether an operation that writes is for admins alone.
 func ofAdmins(op string) bool {
-	return strings.HasSuffix(op, "-fleet") || strings.HasSuffix(op, "-token")
+	return strings.HasSuffix(op, "-fleet") || strings.HasSuffix(op, "-token") || slices.Contains([]string{"create-tenant", "replace-tenant", "delete-tenant"}, op)
+}
+
+func (f *faultStore) TenantSave(ctx context.Context, tenant *trigger.Tenant) error {
+	return f.call(ctx, "TenantSave", func() error { return f.Store.TenantSave(ctx, tenant) })
 }
 
 // state is all that writes could change.

@@ -8,6 +8,10 @@ type Tenant struct {
 	Name      string    `json:"name"`
 	Revision  int64     `json:"revision"`
 	UpdatedAt time.Time `json:"updated_at"`
+	// DeletingAt is when the tenant was marked to be deleted; zero if it is not.
+	DeletingAt time.Time `json:"deleting_at,omitempty,omitzero"`
+	// ReapUntil is until when one reaper has it to itself.
+	ReapUntil time.Time `json:"reap_until,omitempty,omitzero"`
 }
 
 // ReplayClass says whether a launch may be repeated (W8).

@@ -349,7 +349,8 @@ type SubscriptionRef struct {
 // another, ErrNotFound when there is none.
 type Config interface {
 	TenantGet(ctx context.Context, tenantID string) (*Tenant, error)
-	// TenantIDs returns up to limit ids after one, ascending.
+	// TenantIDs returns up to limit ids after one, ascending, without tenants
+	// that are being deleted.
 	TenantIDs(ctx context.Context, afterID string, limit int) ([]string, error)
 	TenantSave(ctx context.Context, t *Tenant) error
 	BoardGet(ctx context.Context, tenantID, id string) (*tracker.Board, error)
@@ -468,6 +469,7 @@ type Store interface {
 	Tokens
 	CreateKeys
 	Audit
+	Tenancy
 	Retention
 	Replicas
 	Epochs

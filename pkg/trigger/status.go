@@ -12,8 +12,12 @@ const statusWindow = 1000
 // TenantStatus is where a tenant's log stands, for people to look at.
 type TenantStatus struct {
 	TenantID string `json:"tenant_id"`
-	Seq      int64  `json:"seq"`
-	Cursor   int64  `json:"cursor"`
+	// Name and Status ("active" or "deleting") are the tenant's own, where it
+	// was looked at alone.
+	Name   string `json:"name,omitempty"`
+	Status string `json:"status,omitempty"`
+	Seq    int64  `json:"seq"`
+	Cursor int64  `json:"cursor"`
 	// LagEvents is how many seqs the cursor is behind; LagSeconds how long
 	// the first of them has been waiting.
 	LagEvents  int64   `json:"lag_events"`

@@ -157,6 +157,9 @@ func (t *tenantPlan) planTenant() {
 	var d diff
 	if t.tenant != nil {
 		next = *t.tenant
+		if !next.DeletingAt.IsZero() {
+			t.errorf("id", "the tenant is being deleted: apply again when it is gone")
+		}
 		diffValue(&d, "name", next.Name, t.spec.name)
 	}
 	next.Name = t.spec.name

@@ -1,7 +1,7 @@
 package storetest
 
 import (
-	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -60,7 +60,7 @@ func testAuditPages(t *testing.T, b *bundle) {
 	var want []string
 	for i := range 25 {
 		e := auditEntry("", now.Add(time.Duration(i/5)*time.Minute)) // several at one time
-		e.Path = fmt.Sprint(i / 5)
+		e.Path = strconv.Itoa(i / 5)
 		require.NoError(t, b.real.AuditBegin(ctx, e))
 		require.NoError(t, b.real.AuditBegin(ctx, auditEntry(tenant, now)))
 		want = append(want, e.ID)

@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -126,7 +127,7 @@ func testTokens(t *testing.T, b *bundle) {
 	_, err = b.real.TokenGet(ctx, "aa")
 	require.ErrorIs(t, err, tracker.ErrNotFound)
 	for i := range 4 {
-		require.NoError(t, b.real.TokenCreate(ctx, &trigger.Token{ID: fmt.Sprintf("u%d", i), Hash: fmt.Sprint(i), CreatedAt: now}))
+		require.NoError(t, b.real.TokenCreate(ctx, &trigger.Token{ID: fmt.Sprintf("u%d", i), Hash: strconv.Itoa(i), CreatedAt: now}))
 	}
 	var ids []string
 	for after := ""; ; {
