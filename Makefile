@@ -37,8 +37,8 @@ fmt: bin/golangci-lint ## Format
 	bin/golangci-lint fmt ./...
 
 .PHONY: docs
-docs: ## Write what docs/ has of the code: the OpenAPI document, the table of cases, the list of flags
-	go generate ./pkg/trigger ./cmd/triggerd
+docs: ## Write what of docs/ is made from the code
+	go generate ./pkg/trigger ./pkg/server/apply ./cmd/triggerd
 	go run ./internal/openapi > docs/openapi.yaml.new && mv docs/openapi.yaml.new docs/openapi.yaml
 
 # Pinned in a module of its own, outside the product's module graph. A cold

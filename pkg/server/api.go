@@ -247,6 +247,8 @@ func (a *API) register(api huma.API) {
 	a.registerBulk(api)
 	a.registerPauses(api)
 	a.registerBoards(api)
+	a.registerAllPauses(api)
+	a.registerApply(api)
 	a.registerCards(api)
 	a.registerCardChanges(api)
 	a.registerBulkCards(api)

@@ -124,4 +124,10 @@ func caller(ctx context.Context) *trigger.Token {
 }
 
 // by is how rows name the caller.
-func by(ctx context.Context) string { return "token:" + caller(ctx).Name }
+func by(ctx context.Context) string {
+	token := caller(ctx)
+	if token.ID == "" { // a caller without a token (As) says who it is
+		return token.Name
+	}
+	return "token:" + token.Name
+}

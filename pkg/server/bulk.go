@@ -30,6 +30,7 @@ type Bulk struct {
 	More   bool                 `json:"more,omitempty" doc:"more effects met the filter than one bulk decision takes: make another one afterwards"`
 	Digest string               `json:"digest" doc:"names these effects, as they were; run asks for it"`
 	Sample []string             `json:"sample" doc:"the first ids"`
+	Last   string               `json:"last,omitempty" doc:"the last id"`
 	// Done counts what was dealt with: Applied and Refused.
 	Done      int       `json:"done"`
 	Applied   int       `json:"applied"`
@@ -47,6 +48,9 @@ func NewBulk(b *trigger.Bulk) Bulk {
 	}
 	for _, item := range b.Items[:min(len(b.Items), bulkSample)] {
 		out.Sample = append(out.Sample, item.ID)
+	}
+	if n := len(b.Items); n > 0 {
+		out.Last = b.Items[n-1].ID
 	}
 	return out
 }
@@ -113,12 +117,17 @@ func (a *API) registerBulk(api huma.API) {
 	huma.Post(api, "/v1/tenants/{tenant}/effects/bulk/{bulk}/run", func(ctx context.Context, in *struct {
 		BulkInput
 		Body struct {
-			Digest string `json:"digest" maxLength:"64" doc:"the bulk decision's"`
+			Digest  string `json:"digest" maxLength:"64" doc:"the bulk decision's"`
+			Seconds int    `json:"seconds,omitempty" minimum:"1" maximum:"10" doc:"how long to work at most, ten seconds if it is missing: less tells more often how far it is"`
 		}
 	},
 	) (*one[Bulk], error) {
+		budget := bulkBudget
+		if in.Body.Seconds > 0 {
+			budget = time.Duration(in.Body.Seconds) * time.Second
+		}
 		return a.bulkChanged(ctx, in.BulkInput, func() (*trigger.Bulk, error) {
-			return a.Dead.BulkRun(ctx, in.Tenant, in.Bulk, in.Body.Digest, bulkBudget)
+			return a.Dead.BulkRun(ctx, in.Tenant, in.Bulk, in.Body.Digest, budget)
 		})
 	}, named("run-bulk", "Go on with a bulk decision, for ten seconds at most. Call again until it is finished or stopped."), write)
 

@@ -23,6 +23,8 @@ type Problem struct {
 type ProblemField struct {
 	Field   string `json:"field"`
 	Message string `json:"message"`
+	// Line is where the field stands in a file that was sent.
+	Line int `json:"line,omitempty"`
 }
 
 // Error implements error.
@@ -53,10 +55,10 @@ func newProblem(status int, detail string, errs ...error) *Problem {
 		var detailer huma.ErrorDetailer
 		switch {
 		case errors.As(err, &field):
-			p.Errors = append(p.Errors, ProblemField{field.Field, field.Want})
+			p.Errors = append(p.Errors, ProblemField{Field: field.Field, Message: field.Want})
 		case errors.As(err, &detailer):
 			d := detailer.ErrorDetail()
-			p.Errors = append(p.Errors, ProblemField{d.Location, d.Message})
+			p.Errors = append(p.Errors, ProblemField{Field: d.Location, Message: d.Message})
 		}
 		// Any other error is the server's own affair.
 	}

@@ -26,7 +26,9 @@ func calls() map[string]string {
 		"list-events":  "/v1/tenants/acme/events",
 		"get-tenant":   "/v1/tenants/acme",
 		"list-pauses":  "/v1/tenants/acme/pauses",
-		"list-cards":   "/v1/tenants/acme/cards?bot=" + botID,
+
+		"export-tenant": "/v1/tenants/acme/export",
+		"list-cards":    "/v1/tenants/acme/cards?bot=" + botID,
 
 		"explain-card":     "/v1/tenants/acme/cards/" + issueCard() + "/explain",
 		"log-subscription": "/v1/tenants/acme/subscriptions/sub-1/log",
@@ -40,7 +42,7 @@ func calls() map[string]string {
 // adminCalls are good calls of the operations that are for admins alone.
 func adminCalls() map[string]string {
 	return map[string]string{
-		"list-tenants": "/v1/tenants", "list-fleet-audit": "/v1/audit", "list-audit": "/v1/tenants/acme/audit",
+		"list-tenants": "/v1/tenants", "list-all-pauses": "/v1/pauses", "list-fleet-audit": "/v1/audit", "list-audit": "/v1/tenants/acme/audit",
 		"list-tokens": "/v1/tokens", "get-token": "/v1/tokens/tok-1",
 	}
 }
@@ -114,6 +116,8 @@ func TestTheTablesKnowEveryOperation(t *testing.T) {
 			switch id {
 			case "dry-run-draft", "create-subscription", "replace-subscription":
 				most = draftMaxBytes
+			case "apply-fleet", "apply-tenant":
+				most = applyBodyMaxBytes
 			}
 			if own, ok := boardBodyMax()[id]; ok {
 				most = own
@@ -155,6 +159,9 @@ func badParameters() []badParameter {
 		{"list-effects", "reason", "/v1/tenants/acme/effects?reason=" + in, "query.reason"},
 		{"list-effects", "older_than", "/v1/tenants/acme/effects?older_than=" + in, "query.older_than"},
 		{"list-effects", "newer_than", "/v1/tenants/acme/effects?newer_than=" + in, "query.newer_than"},
+		{"list-all-pauses", "after", "/v1/pauses?after=" + in, "query.after"},
+		{"list-all-pauses", "limit", "/v1/pauses?limit=" + in, "query.limit"},
+		{"export-tenant", "tenant", "/v1/tenants/" + at + "/export", "path.tenant"},
 		{"list-pauses", "tenant", "/v1/tenants/" + at + "/pauses", "path.tenant"},
 		{"list-cards", "tenant", "/v1/tenants/" + at + "/cards?bot=x", "path.tenant"},
 		{"list-cards", "bot", "/v1/tenants/acme/cards?bot=" + in, "query.bot"},

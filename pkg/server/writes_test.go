@@ -112,6 +112,8 @@ func (b *bundle) writes(t *testing.T) map[string]call {
 		return got
 	}
 	out := map[string]call{
+		"apply-fleet":          {http.MethodPost, "/v1/apply", `{"file":"tenants: [{id: applied}]"}`, 200, "", "TenantGet"},
+		"apply-tenant":         {http.MethodPost, "/v1/tenants/acme/apply", `{"file":"tenants: [{id: acme, boards: [{name: applied, columns: [{id: a}]}]}]"}`, 200, "", "TenantGet"},
 		"prepare-bulk":         {http.MethodPost, "/v1/tenants/acme/effects/bulk", `{"action":"replay","filter":{"state":"failed"}}`, 201, "", "BulkCreate"},
 		"pause-fleet":          {http.MethodPut, "/v1/pause", `{"note":"n"}`, 200, "", "PauseSet"},
 		"resume-fleet":         {http.MethodDelete, "/v1/pause", "", 204, "", "PauseClear"},

@@ -32,6 +32,12 @@ type Params struct {
 	// os.ReadFile do. A path is handed over as the file has it.
 	Getenv   func(string) (string, bool)
 	ReadFile func(string) ([]byte, error)
+	// Secrets, if not nil, has the texts in their place: somebody else read
+	// them.
+	Secrets map[SecretRef]string
+	// Tenant, if set, is the one tenant that the file may describe. It must be
+	// there, and keeps its name.
+	Tenant string
 	// CheckURL refuses a bot's URL that can't be served.
 	CheckURL func(string) error
 	// ParseSecret turns the text of a bot's secret into the bytes that are

@@ -37,6 +37,7 @@ func (t *tenantPlan) planBoards() (trims []step) {
 		next.UpdatedAt = t.now
 		t.nextBoards[next.Name], t.names[next.ID] = next, next.Name
 		c := t.change(KindBoard, next.Name, next.ID, was == nil, d)
+		note(c, was, next)
 
 		first := *next
 		for _, col := range t.removed(was, next) {

@@ -30,14 +30,14 @@ func (e Error) Error() string {
 // Errors are all that was found wrong with a file, by line.
 type Errors []Error
 
-// errorsShown is how many errors Error spells out.
-const errorsShown = 100
+// ErrorsShown is how many errors Error spells out.
+const ErrorsShown = 100
 
 // Error returns one line for each error, the first hundred of them.
 func (es Errors) Error() string {
-	lines := make([]string, 0, min(len(es), errorsShown+1))
+	lines := make([]string, 0, min(len(es), ErrorsShown+1))
 	for i, e := range es {
-		if i == errorsShown {
+		if i == ErrorsShown {
 			lines = append(lines, fmt.Sprintf("… and %d more", len(es)-i))
 			break
 		}

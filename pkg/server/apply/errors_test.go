@@ -96,7 +96,7 @@ func TestParseErrors(t *testing.T) {
 		{"inline secret", "{env: IMPLEMENTER_SECRET}", "hunter2", []fault{{13, bot + ".secret", "does not belong in this file: must be {env: NAME} or {file: path}"}}},
 		{"inline secret, tagged", "{env: IMPLEMENTER_SECRET}", "!!binary aHVudGVyMg==", []fault{{13, bot + ".secret", "does not belong"}}},
 		{"secret as a key", "{env: IMPLEMENTER_SECRET}", "{hunter2}", []fault{
-			{13, bot + ".secret", "unknown field (allowed: env, file)"}, {13, bot + ".secret", "one of the two"},
+			{13, bot + ".secret", "unknown field (allowed: env, file, initial)"}, {13, bot + ".secret", "one of the two"},
 		}},
 		{"secret as a key, twice", "{env: IMPLEMENTER_SECRET}", "{hunter2: 1, hunter2: 2, env: X}", []fault{
 			{13, bot + ".secret", "unknown field"}, {13, bot + ".secret", "given twice"},
@@ -105,7 +105,6 @@ func TestParseErrors(t *testing.T) {
 		{"secret twofold", "{env: IMPLEMENTER_SECRET}", "{env: X, file: y}", []fault{{13, bot + ".secret", "one of the two"}}},
 		{"secret of nothing", "{env: IMPLEMENTER_SECRET}", "{}", []fault{{13, bot + ".secret", "one of the two"}}},
 		{"secret without value", "{env: IMPLEMENTER_SECRET}", "", []fault{{13, bot + ".secret", "has no value"}}},
-		{"secret missing", "        secret: {file: /run/secrets/github}\n", "", []fault{{15, hook + ".secret", "is required"}}},
 		{"env is no text", "{env: IMPLEMENTER_SECRET}", "{env: 12}", []fault{{13, bot + ".secret.env", "must be a text"}}},
 		{"provider", "provider: github", "provider: gitlab", []fault{{16, hook + ".provider", "must be github"}}},
 		{"hook without columns", "        columns: {open: open, closed: done}\n", "", []fault{{15, hook + ".columns", "is required"}}},
@@ -192,6 +191,7 @@ func TestResolveErrors(t *testing.T) {
 		{"url", "http://127.0.0.1:9000/launch", "ftp://x", nil, []fault{{11, bot + ".url", "is refused: must be http or https"}}},
 		{"not a url", "http://127.0.0.1:9000/launch", "'http://a b:c/'", nil, []fault{{11, bot + ".url", "is not a URL"}}},
 		{"url with a password", "http://127.0.0.1:9000/launch", "http://u:hunter2@x/", nil, []fault{{11, bot + ".url", "must not have a user"}}},
+		{"secret missing, of a new hook", "        secret: {file: /run/secrets/github}\n", "", nil, []fault{{15, hook + ".secret", "is required: there is no stored"}}},
 		{"env not set", "", "", func(b *bundle) { delete(b.env, "IMPLEMENTER_SECRET") }, []fault{{13, bot + ".secret.env", "is not set"}}},
 		{"env empty", "", "", func(b *bundle) { b.env["IMPLEMENTER_SECRET"] = "\n" }, []fault{{13, bot + ".secret.env", "is empty"}}},
 		{"env refused", "", "", func(b *bundle) { b.env["IMPLEMENTER_SECRET"] = "hunter2" }, []fault{{13, bot + ".secret.env", "the secret is refused"}}},

@@ -78,8 +78,14 @@ type (
 	}
 	// actorRef is a login, or a bot's name.
 	actorRef struct{ login, bot string }
-	// secretRef says where a secret's text is: one of the two.
-	secretRef struct{ path, env, file string }
+	// secretRef says where a secret's text is; an empty one that it is left as
+	// it is.
+	secretRef struct {
+		SecretRef
+		path string
+		// initial: the secret of what is made. A stored one is left as it is.
+		initial bool
+	}
 )
 
 // lineOf returns the line of the path, or of the nearest thing around it that

@@ -53,14 +53,6 @@ func (p *parser) is(n *yaml.Node, path, tag, want string) bool {
 	return false
 }
 
-// schema is what a mapping may hold.
-type schema struct {
-	fields []string
-	// secret: the names of unknown fields are not repeated, since somebody
-	// may have written the secret there.
-	secret bool
-}
-
 // object is a mapping with known fields. Of one that was not a mapping every
 // read yields nothing and no further error.
 type object struct {
@@ -79,15 +71,15 @@ func (p *parser) object(n *yaml.Node, path string, s schema) object {
 	o.ok = true
 	p.pairs(n, path, s.secret, func(key, value *yaml.Node, at string) {
 		switch {
-		case slices.Contains(s.fields, key.Value):
+		case s.has(key.Value):
 			p.file.lines[at] = key.Line
 			o.fields[key.Value] = value
 		case s.secret:
-			p.errorAt(key.Line, path, "unknown field (allowed: %s)", strings.Join(s.fields, ", "))
+			p.errorAt(key.Line, path, "unknown field (allowed: %s)", s.names())
 		case slices.Contains(later, key.Value):
 			p.errorAt(key.Line, at, "unknown field: %s", notHere)
 		default:
-			p.errorAt(key.Line, at, "unknown field (allowed: %s)", strings.Join(s.fields, ", "))
+			p.errorAt(key.Line, at, "unknown field (allowed: %s)", s.names())
 		}
 	})
 	return o

@@ -40,6 +40,9 @@ func newPlan(ctx context.Context, f *File, p Params) (*plan, error) {
 			return nil, fmt.Errorf("apply %s: read tenant %s: %w", f.name, t.spec.id, err)
 		}
 		t.planTenant()
+		if err := t.checkTenant(); err != nil {
+			return nil, err
+		}
 		trims := t.planBoards()
 		t.planBots()
 		t.planHooks()
@@ -102,6 +105,20 @@ func (t *tenantPlan) read(ctx context.Context) (err error) {
 	return err
 }
 
+// checkTenant holds the file to the one tenant that it may describe.
+func (t *tenantPlan) checkTenant() error {
+	switch {
+	case t.Tenant == "":
+	case t.spec.id != t.Tenant:
+		t.errorf(t.spec.path+".id", "only one tenant may be described here, and it is another one")
+	case t.tenant == nil:
+		return fmt.Errorf("apply %s: tenant %s: %w", t.file.name, t.Tenant, tracker.ErrNotFound)
+	case t.tenant.Name != t.spec.name:
+		t.errorf(t.spec.path+".name", "a tenant is renamed by an admin who applies a file for all tenants: write the name that it has")
+	}
+	return nil
+}
+
 // change notes what becomes of a thing: created when it has no old one, updated
 // when there are details.
 func (t *tenantPlan) change(kind, name, id string, isNew bool, details diff) *Change {
@@ -117,6 +134,13 @@ func (t *tenantPlan) change(kind, name, id string, isNew bool, details diff) *Ch
 	}
 	t.changes = append(t.changes, c)
 	return c
+}
+
+// note keeps what was stored, and what will be.
+func note[T any](c *Change, was, next *T) {
+	if c.After = next; was != nil {
+		c.Before = was
+	}
 }
 
 // save plans the write of what the change tells of; none if nothing changed.
@@ -166,6 +190,7 @@ func (t *tenantPlan) planTenant() {
 	next.Revision++
 	next.UpdatedAt = t.now
 	c := t.change(KindTenant, next.ID, next.ID, t.tenant == nil, d)
+	note(c, t.tenant, &next)
 	t.save(c, func(ctx context.Context) error { return t.Store.TenantSave(ctx, &next) })
 }
 
@@ -199,6 +224,7 @@ func (t *tenantPlan) planBots() {
 		t.botIDs[next.Name], t.names[next.ID] = next.ID, next.Name
 		t.planSecret(&d, spec.secret, trigger.BotOwner(t.spec.id, next.ID), &next.Secret, next.NextSecret, t.ParseSecret)
 		c := t.change(KindBot, next.Name, next.ID, was == nil, d)
+		note(c, was, &next)
 		t.save(c, func(ctx context.Context) error { return t.Store.BotSave(ctx, &next) })
 	}
 }
@@ -207,6 +233,13 @@ func (t *tenantPlan) planBots() {
 // another. One that is being rotated stays as it is: a file that was not made
 // for the rotation must not end it.
 func (t *tenantPlan) planSecret(d *diff, ref secretRef, owner string, stored *trigger.Sealed, next trigger.Sealed, parse func(string) ([]byte, error)) {
+	switch {
+	case *stored != "" && (ref.initial || ref.SecretRef == SecretRef{}):
+		return
+	case ref.SecretRef == SecretRef{}:
+		t.errorf(ref.path, "is required: there is no stored secret that could be kept")
+		return
+	}
 	secret, ok := t.secret(ref, parse)
 	if !ok {
 		return
@@ -258,6 +291,7 @@ func (t *tenantPlan) planHooks() {
 		next.UpdatedAt = t.now
 		t.planSecret(&d, spec.secret, trigger.HookOwner(t.spec.id, next.ID), &next.Secret, next.NextSecret, config.ParseHookSecret)
 		c := t.change(KindHook, next.Name, next.ID, was == nil, d)
+		note(c, was, &next)
 		t.save(c, func(ctx context.Context) error { return t.Store.HookSave(ctx, &next) })
 	}
 }

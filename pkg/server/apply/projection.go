@@ -50,6 +50,7 @@ func (t *tenantPlan) planProjections() {
 			d = t.diffProjection(was, &next)
 		}
 		c := t.change(KindProjection, next.Name, next.ID, was == nil, d)
+		note(c, was, &next)
 		enabling := next.Enabled && (was == nil || !was.Enabled)
 		t.save(c, func(ctx context.Context) error {
 			if enabling {

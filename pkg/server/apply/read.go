@@ -8,23 +8,6 @@ import (
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
-// The fields of the format.
-var (
-	rootSchema         = schema{fields: []string{"tenants"}}
-	tenantSchema       = schema{fields: []string{"id", "name", "boards", "bots", "hooks", "subscriptions", "projections"}}
-	boardSchema        = schema{fields: []string{"name", "columns"}}
-	columnSchema       = schema{fields: []string{"id", "name", "terminal"}}
-	botSchema          = schema{fields: []string{"name", "url", "replay", "secret"}}
-	secretSchema       = schema{fields: []string{"env", "file"}, secret: true}
-	hookSchema         = schema{fields: []string{"name", "provider", "board", "columns", "secret"}}
-	hookColumnsSchema  = schema{fields: []string{"open", "closed"}}
-	subscriptionSchema = schema{fields: []string{"name", "enabled", "on", "if", "when", "bot", "mode", "to_column", "consume", "rank", "max_per_minute", "args", "vars"}}
-	projectionSchema   = schema{fields: []string{"name", "enabled", "from", "to", "columns"}}
-	onSchema           = schema{fields: []string{"kinds", "board", "from", "to", "sources", "actors"}}
-	ifSchema           = schema{fields: []string{"columns", "labels_all", "labels_any", "labels_none", "assignees"}}
-	actorSchema        = schema{fields: []string{"bot"}}
-)
-
 func (p *parser) root(n *yaml.Node) {
 	p.file.lines[""] = n.Line
 	root := p.object(n, "", rootSchema)
@@ -82,22 +65,23 @@ func (p *parser) bots(tenant object, t *tenantSpec) {
 	})
 }
 
-// secret reads where the owner's secret is to be found.
+// secret reads where the owner's secret is to be found, if that is said.
 func (o object) secret() secretRef {
 	const how = "must be {env: NAME} or {file: path}"
 	ref := secretRef{path: o.at("secret")}
-	if !o.has("secret") {
+	n := o.fields["secret"]
+	if n == nil {
 		return ref
 	}
-	n := o.fields["secret"]
 	if n.Kind == yaml.ScalarNode && n.ShortTag() != "!!null" {
 		o.p.errorf(ref.path, "a secret's text does not belong in this file: "+how)
 		return ref
 	}
 	s := o.p.object(n, ref.path, secretSchema)
-	ref.env, ref.file = s.text("env"), s.text("file")
+	ref.Env, ref.File, ref.initial = s.text("env"), s.text("file"), s.boolean("initial", false)
 	if s.ok && (s.fields["env"] == nil) == (s.fields["file"] == nil) {
 		o.p.errorf(ref.path, how+", one of the two")
+		ref.Env, ref.File = "", ""
 	}
 	return ref
 }

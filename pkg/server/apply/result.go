@@ -36,6 +36,10 @@ type Change struct {
 	// Details say which fields changed, "rank: 0 → 10"; of secrets, URLs and
 	// what is handed to the bot only that they did.
 	Details []string `json:"details,omitempty"`
+	// Before and After are what was and is stored, a *trigger.Bot for a bot
+	// and so on; nil if there was or is none. They hold sealed secrets.
+	Before any `json:"-"`
+	After  any `json:"-"`
 }
 
 type changeKey struct{ tenant, kind, name string }
@@ -47,7 +51,7 @@ func (c Change) then(later Change) Change {
 	if c.Action == "" {
 		return later
 	}
-	later.Action = c.Action
+	later.Action, later.Before = c.Action, c.Before
 	details := slices.Clone(c.Details)
 	for _, d := range later.Details {
 		if !slices.Contains(details, d) {

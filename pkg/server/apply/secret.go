@@ -2,9 +2,12 @@ package apply
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/url"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/triggerd/triggerd/pkg/server/config"
 	"github.com/triggerd/triggerd/pkg/tracker"
@@ -17,35 +20,57 @@ const (
 	HookSecretMinBytes = config.HookSecretMinBytes
 )
 
-// secret reads a secret and parses its text, without the line ends that files
-// end with. Neither the text nor the name of the place is repeated in errors:
+// SecretRef says where a secret's text is: one of the two.
+type SecretRef struct{ Env, File string }
+
+// field is the field of the reference that says where.
+func (r SecretRef) field() string {
+	if r.Env != "" {
+		return ".env"
+	}
+	return ".file"
+}
+
+// read returns the text of a secret, without the line ends that files end with,
+// or why there is none. Neither the text nor the name of the place is repeated:
 // somebody may have written the secret where its name belongs.
-func (pl *plan) secret(ref secretRef, parse func(string) ([]byte, error)) ([]byte, bool) {
-	var text string
-	path := ref.path + ".env"
-	if ref.env != "" {
-		v, ok := pl.Getenv(ref.env)
+func (p *Params) read(ref SecretRef) (text, why string) {
+	switch {
+	case p.Secrets != nil:
+		given, ok := p.Secrets[ref]
 		if !ok {
-			pl.errorf(path, "the environment variable is not set")
-			return nil, false
+			return "", "its text is not among the secrets of the call"
+		}
+		text = given
+	case ref.Env != "":
+		v, ok := p.Getenv(ref.Env)
+		if !ok {
+			return "", "the environment variable is not set"
 		}
 		text = v
-	} else {
-		path = ref.path + ".file"
-		v, err := pl.ReadFile(ref.file)
+	default:
+		v, err := p.ReadFile(ref.File)
 		if err != nil {
-			pl.errorf(path, "the file can't be read%s", fileReason(err))
-			return nil, false
+			return "", "the file can't be read" + fileReason(err)
 		}
 		text = string(v)
 	}
 	text = strings.TrimRight(text, "\r\n")
 	switch {
 	case text == "":
-		pl.errorf(path, "the secret is empty")
-		return nil, false
+		return "", "the secret is empty"
 	case len(text) > SecretMaxBytes:
-		pl.errorf(path, "the secret is longer than %d bytes", SecretMaxBytes)
+		return "", fmt.Sprintf("the secret is longer than %d bytes", SecretMaxBytes)
+	}
+	return text, ""
+}
+
+// secret reads a secret and parses its text.
+func (pl *plan) secret(ref secretRef, parse func(string) ([]byte, error)) ([]byte, bool) {
+	path := ref.path + ref.field()
+	text, why := pl.read(ref.SecretRef)
+	if why != "" {
+		pl.errorf(path, "%s", why)
 		return nil, false
 	}
 	secret, err := parse(text)
@@ -54,6 +79,49 @@ func (pl *plan) secret(ref secretRef, parse func(string) ([]byte, error)) ([]byt
 		return nil, false
 	}
 	return secret, true
+}
+
+// Secrets reads the texts of the secrets that the file names, by getenv and
+// readFile, for somebody else who applies it. An initial one that can't be read
+// is left out: it may not be needed. The error is an Errors.
+func (f *File) Secrets(getenv func(string) (string, bool), readFile func(string) ([]byte, error)) (map[SecretRef]string, error) {
+	p := Params{Getenv: getenv, ReadFile: readFile}
+	out := make(map[SecretRef]string)
+	var errs Errors
+	for _, ref := range f.secretRefs() {
+		text, why := p.read(ref.SecretRef)
+		if why == "" && !utf8.ValidString(text) {
+			why = "the secret must be text, in UTF-8"
+		}
+		switch {
+		case why == "":
+			out[ref.SecretRef] = text
+		case !ref.initial:
+			errs = append(errs, f.errorf(ref.path+ref.field(), "%s", why))
+		}
+	}
+	return out, errs.orNil()
+}
+
+func (f *File) secretRefs() (refs []secretRef) {
+	for _, t := range f.tenants {
+		for _, b := range t.bots {
+			refs = append(refs, b.secret)
+		}
+		for _, h := range t.hooks {
+			refs = append(refs, h.secret)
+		}
+	}
+	return slices.DeleteFunc(refs, func(r secretRef) bool { return r.SecretRef == SecretRef{} })
+}
+
+// Tenants returns the ids of the tenants that the file describes.
+func (f *File) Tenants() []string {
+	ids := make([]string, len(f.tenants))
+	for i := range f.tenants {
+		ids[i] = f.tenants[i].id
+	}
+	return ids
 }
 
 // seal returns what is to be stored for the owner's secret: what is stored

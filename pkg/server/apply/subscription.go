@@ -38,6 +38,7 @@ func (t *tenantPlan) planSubscriptions() {
 			t.errorf(spec.path, "the stored subscription requires %s of a newer version: apply the file with that", showList(was.Requires))
 		}
 		c := t.change(KindSubscription, next.Name, next.ID, was == nil, d)
+		note(c, was, &next)
 		enabling := next.Enabled && (was == nil || !was.Enabled)
 		t.save(c, func(ctx context.Context) error {
 			if enabling {
