@@ -52,7 +52,7 @@ func TestCommandsOfTheOpsDocs(t *testing.T) {
 	}
 }
 
-// README.md names each command and docs/configuration.md each flag, with its
+// README.md names each command and docs/configuration.md or docs/cli.md each flag, with its
 // variable where it has one.
 func TestDocsHaveEachCommandAndFlag(t *testing.T) {
 	t.Parallel()
@@ -61,7 +61,7 @@ func TestDocsHaveEachCommandAndFlag(t *testing.T) {
 		require.NoError(t, err)
 		return string(text)
 	}
-	readme, conf := read("README.md"), read("docs/configuration.md")
+	readme, conf := read("README.md"), read("docs/configuration.md")+read("docs/cli.md")
 	_, table, _ := strings.Cut(readme, "## Commands\n")
 	table, _, _ = strings.Cut(table, "\n## ")
 	var c cli

@@ -2,13 +2,14 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
+	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
-	"github.com/triggerd/triggerd/pkg/boardmongo"
 	"github.com/triggerd/triggerd/pkg/server"
 	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
@@ -63,136 +64,106 @@ func (f *filterFlags) given() (flags []string) {
 	return flags
 }
 
-func (f *filterFlags) filter(now time.Time) trigger.EffectFilter {
-	out := trigger.EffectFilter{SubscriptionID: f.Subscription, BotID: f.Bot}
-	if f.State != "any" {
-		out.State = trigger.State(f.State)
+// query is the filter as the API takes it.
+func (f *filterFlags) query() url.Values {
+	b := f.body()
+	q := url.Values{}
+	for name, v := range map[string]string{
+		"state": b.State, "subscription": b.Subscription, "bot": b.Bot, "reason": b.Reason, "older_than": b.OlderThan, "newer_than": b.NewerThan,
+	} {
+		if v != "" {
+			q.Set(name, v)
+		}
 	}
-	if f.Reason != "any" {
-		out.Reason = trigger.Reason(f.Reason)
-	}
-	if f.OlderThan > 0 {
-		out.UpdatedBefore = now.Add(-f.OlderThan)
-	}
-	if f.NewerThan > 0 {
-		out.UpdatedFrom = now.Add(-f.NewerThan)
-	}
-	return out
+	return q
 }
 
-func checkTenant(id string) error {
-	if !tracker.ValidTenantID(id) {
-		return tracker.Fieldf("--tenant", "must match [a-z0-9][a-z0-9-]{0,62}")
+func (f *filterFlags) body() server.BulkFilter {
+	set := func(v string) string {
+		if v == "any" {
+			return ""
+		}
+		return v
 	}
-	return nil
-}
-
-// tenantThere fails if there is no such tenant: a misspelt one must not look
-// like one where all is well.
-func tenantThere(ctx context.Context, store *boardmongo.Store, id string) error {
-	_, err := store.TenantGet(ctx, id)
-	if errors.Is(err, tracker.ErrNotFound) {
-		return fmt.Errorf("there is no tenant %s: `triggerd tenants ls` lists them", id)
+	age := func(d time.Duration) string {
+		if d == 0 {
+			return ""
+		}
+		return d.String()
 	}
-	return err
+	return server.BulkFilter{
+		State: set(f.State), Subscription: f.Subscription, Bot: f.Bot, Reason: set(f.Reason), OlderThan: age(f.OlderThan), NewerThan: age(f.NewerThan),
+	}
 }
 
 type effectsLsCmd struct {
-	Tenant string `help:"The tenant." required:"" placeholder:"ID"`
+	tenantFlag
 	filterFlags
-	Limit  int    `help:"At most this many." default:"100"`
-	After  string `help:"Only rows after this id." placeholder:"ID"`
-	Output string `short:"o" help:"Form: ${enum}." enum:"table,json" default:"table"`
-	requiredMongo
+	listFlags
+	apiFlags
+}
+
+var effectColumns = []column{
+	{head: "EFFECT", path: "id"},
+	{head: "EVENT", path: "event_kind"},
+	{head: "STATE", path: "state"},
+	{head: "OUTCOME", show: func(i item) string {
+		if i.str("state") == string(trigger.StateFailed) {
+			return i.str("reason")
+		}
+		return i.str("outcome")
+	}},
+	{head: "ATTEMPTS", path: "attempts"},
+	{head: "RUN", path: "run_id"},
 }
 
 // Run lists effects.
 func (c *effectsLsCmd) Run(ctx context.Context, std streams) error {
-	if err := errors.Join(checkTenant(c.Tenant), c.check()); err != nil {
+	if err := errors.Join(c.filterFlags.check(), c.listFlags.check()); err != nil {
 		return err
 	}
-	if c.Limit < 1 || c.Limit > 10_000 {
-		return tracker.Fieldf("--limit", "must be 1 to 10000")
+	return c.of(ctx, &c.apiFlags, std, func(a *api) error {
+		return noTenant(c.Tenant, c.list(ctx, a, c.path("effects"), c.query(), effectColumns))
+	})
+}
+
+// effectPath returns the path of a row's calls, and its tenant.
+func effectPath(id string, verb ...string) (path, tenantID string, err error) {
+	tenantID, rest, _ := strings.Cut(id, "/")
+	if !tracker.ValidTenantID(tenantID) || rest == "" {
+		return "", "", errors.New("the id must have the form <tenant>/<seq>|<subscription>: `triggerd effects ls --tenant TENANT` lists them")
 	}
-	store, err := c.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer closeStore(store)
-	rows, err := store.EffectList(ctx, trigger.EffectListParams{TenantID: c.Tenant, EffectFilter: c.filter(store.Now()), AfterID: c.After, Limit: c.Limit + 1})
-	if err != nil {
-		return err
-	}
-	if len(rows) == 0 {
-		if err := tenantThere(ctx, store, c.Tenant); err != nil {
-			return err
-		}
-	}
-	more := len(rows) > c.Limit
-	rows = rows[:min(len(rows), c.Limit)]
-	if c.Output == "json" {
-		views := make([]server.Effect, len(rows))
-		for i := range rows {
-			views[i] = server.NewEffect(&rows[i])
-		}
-		err = printJSON(std.out, views)
-	} else {
-		err = printTable(std.out, effectTable(rows))
-	}
-	if more && err == nil {
-		fmt.Fprintf(std.err, "There are more: go on with --after '%s', or raise --limit.\n", rows[len(rows)-1].ID)
+	return tenantPath(tenantID, append([]string{"effects", id}, verb...)...), tenantID, nil
+}
+
+// effectError tells what to do about an error.
+func effectError(id string, err error) error {
+	err = missing(err, "%s: there is no effect with this id: `triggerd effects ls --tenant TENANT` lists them", id)
+	if isStatus(err, http.StatusConflict) {
+		return fmt.Errorf("%s: %w; `triggerd effects show '%s'` shows it", id, err, id)
 	}
 	return err
 }
 
-func effectTable(rows []trigger.Effect) [][]string {
-	table := [][]string{{"EFFECT", "EVENT", "STATE", "OUTCOME", "ATTEMPTS", "RUN"}}
-	for i := range rows {
-		row := &rows[i]
-		how := string(row.Outcome)
-		if row.State == trigger.StateFailed {
-			how = string(row.Reason)
-		}
-		table = append(table, []string{row.ID, string(row.Event.Kind), string(row.State), how, strconv.Itoa(row.Attempts), row.RunID})
-	}
-	return table
-}
-
-// effectTenant returns the tenant of a row's id.
-func effectTenant(id string) (string, error) {
-	tenantID, rest, _ := strings.Cut(id, "/")
-	if !tracker.ValidTenantID(tenantID) || rest == "" {
-		return "", errors.New("the id must have the form <tenant>/<seq>|<subscription>: `triggerd effects ls --tenant TENANT` lists them")
-	}
-	return tenantID, nil
-}
-
-var errNoEffect = errors.New("there is no effect with this id: `triggerd effects ls --tenant TENANT` lists them")
-
 type effectsShowCmd struct {
-	ID string `arg:"" help:"The effect's id, from effects ls."`
-	requiredMongo
+	ID     string `arg:"" help:"The effect's id, from effects ls."`
+	Output string `short:"o" env:"-" help:"Form: ${enum}." enum:"table,json" default:"json"`
+	apiFlags
 }
 
 // Run shows one effect.
 func (c *effectsShowCmd) Run(ctx context.Context, std streams) error {
-	tenantID, err := effectTenant(c.ID)
+	path, _, err := effectPath(c.ID)
 	if err != nil {
 		return err
 	}
-	store, err := c.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer closeStore(store)
-	row, err := store.EffectGet(ctx, tenantID, c.ID)
-	if errors.Is(err, tracker.ErrNotFound) {
-		return errNoEffect
-	}
-	if err != nil {
-		return err
-	}
-	return printJSON(std.out, server.NewEffectDetail(row))
+	return c.with(ctx, std, func(a *api) error {
+		var row json.RawMessage
+		if _, err := a.Get(ctx, path, nil, &row); err != nil {
+			return effectError(c.ID, err)
+		}
+		return outputFlag{c.Output}.show(a.out, row)
+	})
 }
 
 type effectsResolveCmd struct {
@@ -202,17 +173,17 @@ type effectsResolveCmd struct {
 	SendAgain bool   `env:"-" help:"Send it once more; the bot may get it twice."`
 	StartedAt string `env:"-" name:"delivery-started-at" help:"With --send-again: the delivery that you looked at, delivery_started_at of effects show." placeholder:"TIME"`
 	Yes       bool   `env:"-" help:"With --send-again: yes, the bot may get it twice."`
-	whoFlags
-	requiredMongo
+	noteFlag
+	apiFlags
 }
 
 // Run resolves one effect.
 func (c *effectsResolveCmd) Run(ctx context.Context, std streams) error {
-	tenantID, err := effectTenant(c.ID)
+	path, _, err := effectPath(c.ID, "resolve")
 	if err != nil {
 		return err
 	}
-	d := trigger.Decision{TenantID: tenantID, EffectID: c.ID, Action: trigger.ActionConfirm, RunID: c.RunID, By: c.by(), Note: c.Note}
+	body := server.ResolveBody{As: "confirmed", RunID: c.RunID, Note: c.Note}
 	switch {
 	case c.Confirmed == c.SendAgain:
 		return errors.New("say either --confirmed (the bot did get it) or --send-again: the bot's own log tells")
@@ -225,20 +196,17 @@ func (c *effectsResolveCmd) Run(ctx context.Context, std streams) error {
 	case c.SendAgain && !c.Yes:
 		return errors.New("--yes: is required with --send-again: the bot may get it twice")
 	case c.SendAgain:
-		d.Action = trigger.ActionForce
-		if d.StartedAt, err = time.Parse(time.RFC3339Nano, c.StartedAt); err != nil {
+		at, err := time.Parse(time.RFC3339Nano, c.StartedAt)
+		if err != nil {
 			return tracker.Fieldf("--delivery-started-at", "must be a time as effects show prints it: 2026-11-30T09:33:48.111Z")
 		}
+		body.As, body.StartedAt, body.Confirm = "send_again", &at, true
 	}
-	store, err := c.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer closeStore(store)
-	row, err := deadLetters(store, std).Decide(ctx, d)
-	if err != nil {
-		return explain(c.ID, err)
-	}
-	_, err = fmt.Fprintf(std.out, "%s: %s\n", row.ID, row.State)
-	return err
+	return c.with(ctx, std, func(a *api) error {
+		var row server.Effect
+		if err := a.Post(ctx, path, body, &row); err != nil {
+			return effectError(c.ID, err)
+		}
+		return a.say("%s: %s", row.ID, row.State)
+	})
 }

@@ -6,81 +6,82 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/triggerd/triggerd/internal/client"
+	"github.com/triggerd/triggerd/pkg/server"
 	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
 type subsExplainCmd struct {
-	Tenant       string `help:"The tenant." required:"" placeholder:"ID"`
+	tenantFlag
 	Card         string `env:"-" help:"The card's id." required:"" placeholder:"ID"`
-	Subscription string `env:"-" help:"Only for the subscription with this id; for each of the tenant's by default." placeholder:"ID"`
-	Output       string `short:"o" help:"Form: ${enum}." enum:"table,json" default:"table"`
-	requiredMongo
+	Subscription string `env:"-" help:"Only for the subscription with this id or name; for each of the tenant's by default." placeholder:"ID"`
+	outputFlag
+	apiFlags
 }
 
 // Run explains a card.
 func (c *subsExplainCmd) Run(ctx context.Context, std streams) error {
-	if err := checkTenant(c.Tenant); err != nil {
-		return err
-	}
-	store, err := c.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer closeStore(store)
-	all, err := c.explain(ctx, trigger.NewExplainer(store))
-	if err == nil && len(all) == 0 {
-		err = tenantThere(ctx, store, c.Tenant)
-	}
-	if err != nil {
-		return err
-	}
-	if c.Output == "json" {
-		return printJSON(std.out, all)
-	}
-	table := [][]string{{"SUBSCRIPTION", "NAME", "EVENT", "ANSWER", "WHY"}}
-	for i := range all {
-		e := &all[i]
-		event := "-"
-		if e.Event != nil && e.Event.Seq > 0 {
-			event = strconv.FormatInt(e.Event.Seq, 10)
+	return c.of(ctx, &c.apiFlags, std, func(a *api) error {
+		all, err := c.explain(ctx, a)
+		if err == nil && len(all) == 0 {
+			err = a.tenantThere(ctx, c.path("cards"))
 		}
-		table = append(table, []string{e.SubscriptionID, e.SubscriptionName, event, string(e.Answer), plain(e.Sentence)})
-	}
-	if err := printTable(std.out, table); err != nil || c.Subscription == "" {
-		return err
-	}
-	return printWhy(std.out, &all[0])
+		if err != nil {
+			return err
+		}
+		if c.json() {
+			return printJSON(a.out, all)
+		}
+		table := [][]string{{"SUBSCRIPTION", "NAME", "EVENT", "ANSWER", "WHY"}}
+		for i := range all {
+			e := &all[i]
+			event := "-"
+			if e.Event != nil && e.Event.Seq > 0 {
+				event = strconv.FormatInt(e.Event.Seq, 10)
+			}
+			table = append(table, []string{e.SubscriptionID, e.SubscriptionName, event, string(e.Answer), e.Sentence})
+		}
+		if err := printTable(a.out, table); err != nil || c.Subscription == "" {
+			return err
+		}
+		return printWhy(a.out, &all[0])
+	})
 }
 
-func (c *subsExplainCmd) explain(ctx context.Context, x *trigger.Explainer) ([]trigger.Explanation, error) {
+// explain reads page by page: a page has no limit of its own.
+func (c *subsExplainCmd) explain(ctx context.Context, a *api) ([]trigger.Explanation, error) {
+	all, query := []trigger.Explanation{}, url.Values{}
 	if c.Subscription != "" {
-		got, err := x.Explain(ctx, c.Tenant, c.Card, c.Subscription)
+		id, err := a.find(ctx, c.Tenant, &subscriptionResource, c.Subscription)
 		if err != nil {
-			return nil, (&subFlags{ID: c.Subscription, Tenant: c.Tenant}).explain(err)
-		}
-		return []trigger.Explanation{*got}, nil
-	}
-	all := []trigger.Explanation{}
-	for after, more := "", true; more; {
-		var page []trigger.Explanation
-		var err error
-		if page, more, err = x.ExplainAll(ctx, c.Tenant, c.Card, after); err != nil {
 			return nil, err
 		}
-		if all = append(all, page...); more {
-			after = page[len(page)-1].SubscriptionName
-		}
+		query.Set("subscription", id)
 	}
-	return all, nil
+	for {
+		var page server.Page[trigger.Explanation]
+		_, err := a.Get(ctx, c.path("cards", c.Card, "explain"), query, &page)
+		switch {
+		case err != nil && c.Subscription != "":
+			return nil, subscriptionResource.missing(err, c.Tenant, c.Subscription)
+		case err != nil:
+			return nil, noTenant(c.Tenant, err)
+		}
+		all = append(all, page.Items...)
+		if page.Next == "" {
+			return all, nil
+		}
+		query.Set("after", page.Next)
+	}
 }
 
 // printWhy prints what an explanation rests on.
@@ -114,68 +115,66 @@ func printWhy(w io.Writer, e *trigger.Explanation) error {
 }
 
 type subsDryRunCmd struct {
-	ID     string `arg:"" optional:"" help:"The subscription's id, from subs ls; or give --file."`
-	Tenant string `help:"The tenant." required:"" placeholder:"ID"`
+	ID string `arg:"" optional:"" help:"The subscription's id or name; or give --file."`
+	tenantFlag
 	File   string `short:"f" env:"-" help:"A draft, as YAML or JSON, in the form that subscriptions are stored in." placeholder:"FILE"`
 	Card   string `env:"-" help:"Only events of the card with this id." placeholder:"ID"`
 	Last   int    `env:"-" help:"How many events, from the newest on: 1 to 1000." default:"50"`
 	Before int64  `env:"-" help:"Only events before this number: the next of the run before."`
-	Output string `short:"o" help:"Form: ${enum}." enum:"table,json" default:"table"`
-	requiredMongo
+	outputFlag
+	apiFlags
 }
 
 // Run makes a dry run.
 func (c *subsDryRunCmd) Run(ctx context.Context, std streams) error {
-	if err := checkTenant(c.Tenant); err != nil {
-		return err
-	}
 	switch {
 	case (c.ID == "") == (c.File == ""):
 		return errors.New("give either a subscription's id, or a draft with --file")
-	case c.Last < 1 || c.Last > trigger.DryRunLastMax:
-		return tracker.Fieldf("--last", "must be 1 to %d", trigger.DryRunLastMax)
 	case c.Before < 0:
 		return tracker.Fieldf("--before", "must not be negative")
 	}
-	var sub *trigger.Subscription
-	var err error
+	if err := checkRange("--last", c.Last, 1, trigger.DryRunLastMax); err != nil {
+		return err
+	}
+	call := client.Request{Method: http.MethodPost, Path: c.path("subscriptions", "dry-run"), Reads: true, Query: url.Values{"last": {strconv.Itoa(c.Last)}}}
 	if c.File != "" {
-		if sub, err = readDraft(c.File); err != nil {
+		draft, err := readDraft(c.File)
+		if err != nil {
 			return err
 		}
+		call.Body = draft
 	}
-	store, err := c.connect(ctx)
-	if err != nil {
-		return err
+	if c.Card != "" {
+		call.Query.Set("card", c.Card)
 	}
-	defer closeStore(store)
-	if sub == nil {
-		if sub, err = store.SubscriptionGet(ctx, c.Tenant, c.ID); err != nil {
-			return (&subFlags{ID: c.ID, Tenant: c.Tenant}).explain(err)
+	if c.Before > 0 {
+		call.Query.Set("before", strconv.FormatInt(c.Before, 10))
+	}
+	return c.of(ctx, &c.apiFlags, std, func(a *api) error {
+		if c.ID != "" {
+			id, err := a.find(ctx, c.Tenant, &subscriptionResource, c.ID)
+			if err != nil {
+				return err
+			}
+			call.Path = c.path("subscriptions", id, "dry-run")
 		}
-	}
-	dry, err := trigger.NewExplainer(store).DryRun(ctx, c.Tenant, sub, trigger.DryRunParams{CardID: c.Card, Last: c.Last, BeforeSeq: c.Before})
-	if err == nil && len(dry.Verdicts) == 0 {
-		err = tenantThere(ctx, store, c.Tenant)
-	}
-	if err != nil {
-		return err
-	}
-	if c.Output == "json" {
-		return printJSON(std.out, dry)
-	}
-	return printDryRun(std.out, dry)
-}
-
-// plain keeps text of others (labels, what a bot answered) from spoiling a
-// terminal or a table.
-func plain(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
+		var dry trigger.DryRun
+		_, err := a.Do(ctx, call, &dry)
+		switch {
+		case err != nil && c.ID != "":
+			return subscriptionResource.missing(err, c.Tenant, c.ID)
+		case err != nil:
+			return noTenant(c.Tenant, err)
+		case len(dry.Verdicts) == 0:
+			if err := a.tenantThere(ctx, call.Path); err != nil {
+				return err
+			}
 		}
-		return r
-	}, text)
+		if c.json() {
+			return printJSON(a.out, dry)
+		}
+		return printDryRun(a.out, &dry)
+	})
 }
 
 func printDryRun(w io.Writer, dry *trigger.DryRun) error {
@@ -208,22 +207,11 @@ func printDryRun(w io.Writer, dry *trigger.DryRun) error {
 	return err
 }
 
-// draftMaxBytes is the largest draft that is read.
-const draftMaxBytes = 256 << 10
-
-// readDraft reads a draft; JSON is YAML, too.
-func readDraft(path string) (*trigger.Subscription, error) {
-	f, err := os.Open(path)
+// readDraft reads a draft as JSON, which is YAML, too.
+func readDraft(path string) (json.RawMessage, error) {
+	text, err := readFile(path, bodyMaxBytes)
 	if err != nil {
-		return nil, fmt.Errorf("read the draft: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	text, err := io.ReadAll(io.LimitReader(f, draftMaxBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("read the draft: %w", err)
-	}
-	if len(text) > draftMaxBytes {
-		return nil, fmt.Errorf("%s: at most %d bytes", path, draftMaxBytes)
+		return nil, err
 	}
 	var fields map[string]any
 	if err := yaml.Unmarshal(text, &fields); err != nil {
@@ -233,58 +221,24 @@ func readDraft(path string) (*trigger.Subscription, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	sub, err := trigger.DraftDecode(asJSON)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return sub, nil
+	return asJSON, nil
 }
 
 type subsLogCmd struct {
-	ID     string `arg:"" help:"The subscription's id, from subs ls."`
-	Tenant string `help:"The tenant." required:"" placeholder:"ID"`
-	Limit  int    `help:"At most this many." default:"100"`
-	Before int64  `env:"-" help:"Only of events before this number."`
-	Output string `short:"o" help:"Form: ${enum}." enum:"table,json" default:"table"`
-	requiredMongo
+	namedFlags
+	listFlags
+	apiFlags
 }
 
 // Run lists what a subscription made.
 func (c *subsLogCmd) Run(ctx context.Context, std streams) error {
-	if err := checkTenant(c.Tenant); err != nil {
+	if err := c.listFlags.check(); err != nil {
 		return err
 	}
-	switch {
-	case c.Limit < 1 || c.Limit > 10_000:
-		return tracker.Fieldf("--limit", "must be 1 to 10000")
-	case c.Before < 0:
-		return tracker.Fieldf("--before", "must not be negative")
-	}
-	store, err := c.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer closeStore(store)
-	x, entries := trigger.NewExplainer(store), []trigger.LogEntry{}
-	for before := c.Before; len(entries) < c.Limit; {
-		page, err := x.SubscriptionLog(ctx, c.Tenant, c.ID, before, min(c.Limit-len(entries), trigger.LogMax))
-		if err != nil {
-			return (&subFlags{ID: c.ID, Tenant: c.Tenant}).explain(err)
-		}
-		entries = append(entries, page.Entries...)
-		if before = page.Next; before == 0 {
-			break
-		}
-	}
-	if c.Output == "json" {
-		return printJSON(std.out, entries)
-	}
-	table := [][]string{{"EVENT", "KIND", "CARD", "ANSWER", "UPDATED", "RUN", "WHAT"}}
-	for i := range entries {
-		e := &entries[i]
-		table = append(table, []string{
-			strconv.FormatInt(e.EventSeq, 10), string(e.Kind), e.CardID, string(e.Answer), e.UpdatedAt.Format(time.RFC3339), plain(e.RunID), plain(e.Sentence),
+	cols := columns("EVENT:event_seq", "KIND:event_kind", "CARD:card_id", "ANSWER:answer", "UPDATED:updated_at", "RUN:run_id", "WHAT:sentence")
+	return c.of(ctx, &c.apiFlags, std, func(a *api) error {
+		return thing[subscriptionKind](ctx, a, c.Tenant, c.ID, func(path string) error {
+			return c.list(ctx, a, path+"/log", nil, cols)
 		})
-	}
-	return printTable(std.out, table)
+	})
 }

@@ -71,10 +71,10 @@ func TestSubsExplain(t *testing.T) {
 	require.Equal(t, trigger.AnswerPending, all[0].Answer)
 	require.EqualValues(t, 3, all[0].Event.Seq)
 	require.Contains(t, o.ok(t, "subs", "explain", "--tenant", "acme", "--card", "c9", "--subscription", "sub-2"), "card_unknown")
-	require.Contains(t, o.refused(t, "subs", "explain", "--tenant", "acme", "--card", "c1", "--subscription", "sub-9"), "subs ls")
+	require.Contains(t, o.missing(t, "subs", "explain", "--tenant", "acme", "--card", "c1", "--subscription", "sub-9"), "subs ls")
 	require.NoError(t, o.store.TenantSave(t.Context(), &trigger.Tenant{ID: "empty", Name: "empty", Revision: 1}))
 	require.Equal(t, "[]\n", o.ok(t, "subs", "explain", "--tenant", "empty", "--card", "c1", "-o", "json"))
-	require.Contains(t, o.refused(t, "subs", "explain", "--tenant", "nobody", "--card", "c1"), "there is no tenant nobody")
+	require.Contains(t, o.missing(t, "subs", "explain", "--tenant", "nobody", "--card", "c1"), "there is no tenant nobody")
 
 	// What an explanation rests on is shown with it.
 	var out strings.Builder
@@ -115,18 +115,18 @@ func TestSubsDryRun(t *testing.T) {
 	require.Contains(t, o.ok(t, "subs", "dry-run", "sub-2", "--tenant", "acme", "--last", "1", "--before", "2"), "c1")
 
 	require.Contains(t, o.ok(t, "subs", "dry-run", "-f", filepath.Join(dir, "draft.yaml"), "--tenant", "acme", "--card", "c9"), "0 of 0")
-	require.Contains(t, o.refused(t, "subs", "dry-run", "-f", filepath.Join(dir, "draft.yaml"), "--tenant", "nobody"), "there is no tenant nobody")
+	require.Contains(t, o.missing(t, "subs", "dry-run", "-f", filepath.Join(dir, "draft.yaml"), "--tenant", "nobody"), "there is no tenant nobody")
 	for says, text := range map[string]string{
 		"labels_al: is not a field": "name: x\nbot_id: b\nif: {labels_al: [x]}\n",
 		"bot_id: is required":       "name: x\nif: {labels_all: [x]}\n",
 		"on, if":                    "name: x\nbot_id: b\n",
 		"name: must not be a numb":  "name: 7\n",
-		"at most 262144 bytes":      "name: " + strings.Repeat("x", draftMaxBytes) + "\n",
+		"at most 262144 bytes":      "name: " + strings.Repeat("x", bodyMaxBytes) + "\n",
 		"bad.yaml":                  "name: [\n",
 	} {
 		require.Contains(t, o.refused(t, "subs", "dry-run", "-f", file("bad.yaml", text), "--tenant", "acme"), says)
 	}
-	require.Contains(t, o.refused(t, "subs", "dry-run", "sub-9", "--tenant", "acme"), "subs ls")
+	require.Contains(t, o.missing(t, "subs", "dry-run", "sub-9", "--tenant", "acme"), "subs ls")
 }
 
 func TestSubsLog(t *testing.T) {
@@ -139,11 +139,12 @@ func TestSubsLog(t *testing.T) {
 	entries := parsed[[]trigger.LogEntry](t, o.ok(t, "subs", "log", "sub-2", "--tenant", "acme", "--limit", "1", "-o", "json"))
 	require.Len(t, entries, 1)
 	require.EqualValues(t, 3, entries[0].EventSeq)
-	entries = parsed[[]trigger.LogEntry](t, o.ok(t, "subs", "log", "sub-2", "--tenant", "acme", "--before", "3", "-o", "json"))
+	more := o.run(t, "subs", "log", "sub-2", "--tenant", "acme", "--limit", "1")
+	entries = parsed[[]trigger.LogEntry](t, o.ok(t, "subs", "log", "sub-2", "--tenant", "acme", "--after", cursorIn(t, more.err), "-o", "json"))
 	require.Len(t, entries, 1)
 	require.EqualValues(t, 1, entries[0].EventSeq)
 	require.Equal(t, "[]\n", o.ok(t, "subs", "log", "sub-1", "--tenant", "acme", "-o", "json"))
-	require.Contains(t, o.refused(t, "subs", "log", "sub-9", "--tenant", "acme"), "subs ls")
+	require.Contains(t, o.missing(t, "subs", "log", "sub-9", "--tenant", "acme"), "subs ls")
 	// More than a page of the engine's.
 	for i := range 150 {
 		o.rows(t, 1000+i, 1, trigger.StateHeld)
@@ -179,7 +180,9 @@ func TestCommandsOfTheExplainDocs(t *testing.T) {
 	draft, _, _ = strings.Cut(draft, "```")
 	path := filepath.Join(t.TempDir(), "draft.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(draft), 0o600))
-	sub, err := readDraft(path)
+	asJSON, err := readDraft(path)
+	require.NoError(t, err)
+	sub, err := trigger.DraftDecode(asJSON)
 	require.NoError(t, err)
 	require.NoError(t, sub.Validate())
 }

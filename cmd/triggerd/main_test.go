@@ -155,11 +155,6 @@ func TestWrongCalls(t *testing.T) {
 		"no such level":              {[]string{"serve", "--log-level", "loud"}, []string{"--log-level", "debug"}},
 		"no such role":               {[]string{"token", "create", "x", "--role", "root", "--mongo-uri", nobody}, []string{"--role", "viewer"}},
 		"apply without a file":       {[]string{"apply", "--mongo-uri", nobody}, []string{"--file"}},
-		"apply without a database":   {[]string{"apply", "-f", "x.yaml"}, []string{"--mongo-uri"}},
-		"a token without a database": {[]string{"token", "create", "x"}, []string{"--mongo-uri"}},
-		"tokens without a database":  {[]string{"token", "ls"}, []string{"--mongo-uri"}},
-		"revoke without a database":  {[]string{"token", "revoke", "x"}, []string{"--mongo-uri"}},
-		"effects without a database": {[]string{"effects", "ls", "--tenant", "acme"}, []string{"--mongo-uri"}},
 		"effects of nobody":          {[]string{"effects", "ls", "--mongo-uri", nobody}, []string{"--tenant"}},
 		"no effect":                  {[]string{"effects", "show", "--mongo-uri", nobody}, []string{"<id>"}},
 		"schema without a database":  {[]string{"schema", "apply"}, []string{"--mongo-uri"}},
@@ -168,7 +163,7 @@ func TestWrongCalls(t *testing.T) {
 		"a URI with an odd password": {[]string{"serve", "mongodb://u:s3cret@s3cret@h/"}, []string{"mongodb://***@h/"}},
 	} {
 		r := command(t, c.args...)
-		require.Equal(t, 2, r.code, name)
+		require.Equal(t, exitUsage, r.code, name)
 		require.Empty(t, r.out, name)
 		for _, s := range append(c.says, "triggerd: ", "triggerd --help") {
 			require.Contains(t, r.err, s, name)
@@ -199,7 +194,12 @@ func TestRefusedBeforeTheDatabase(t *testing.T) {
 		"tenant of a dry run": {[]string{"subs", "dry-run", "x", "--tenant", "A B", "--mongo-uri", nobody}, []string{"--tenant"}},
 		"explain's tenant":    {[]string{"subs", "explain", "--card", "x", "--tenant", "A B", "--mongo-uri", nobody}, []string{"--tenant"}},
 		"limit of a log":      {[]string{"subs", "log", "x", "--limit", "0", "--tenant", "acme", "--mongo-uri", nobody}, []string{"--limit"}},
-		"before of a log":     {[]string{"subs", "log", "x", "--before=-1", "--tenant", "acme", "--mongo-uri", nobody}, []string{"--before"}},
+		"nowhere":             {[]string{"effects", "ls", "--tenant", "acme"}, []string{"TRIGGERD_URL", "TRIGGERD_TOKEN", "TRIGGERD_MONGO_URI"}},
+		"two places":          {[]string{"effects", "ls", "--tenant", "acme", "--url", "https://h", "--mongo-uri", nobody}, []string{"--url", "--mongo-uri"}},
+		"no token":            {[]string{"effects", "ls", "--tenant", "acme", "--url", "https://h"}, []string{"TRIGGERD_TOKEN", "--token-file"}},
+		"no token file":       {[]string{"effects", "ls", "--tenant", "acme", "--url", "https://h", "--token-file", "/nowhere/t"}, []string{"--token-file", "/nowhere/t"}},
+		"a token file alone":  {[]string{"effects", "ls", "--tenant", "acme", "--mongo-uri", nobody, "--token-file", "/nowhere/t"}, []string{"--token-file", "--url"}},
+		"who, of a server":    {[]string{"pauses", "--url", "https://h", "--by", "me"}, []string{"--by", "--mongo-uri"}},
 		"log's tenant":        {[]string{"subs", "log", "x", "--tenant", "A B", "--mongo-uri", nobody}, []string{"--tenant"}},
 		"seal key file":       {[]string{"serve", "--seal-key-file", "/nowhere/key", "--mongo-uri", nobody}, []string{"seal key file", "/nowhere/key"}},
 		"no such file":        {[]string{"apply", "-f", "/nowhere/triggers.yaml", "--mongo-uri", nobody}, []string{"/nowhere/triggers.yaml"}},

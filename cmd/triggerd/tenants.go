@@ -6,8 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/triggerd/triggerd/pkg/tracker"
-	"github.com/triggerd/triggerd/pkg/trigger"
+	"github.com/triggerd/triggerd/internal/client"
 )
 
 type tenantsCmd struct {
@@ -15,48 +14,35 @@ type tenantsCmd struct {
 }
 
 type tenantsLsCmd struct {
-	Limit  int    `help:"At most this many." default:"1000"`
-	After  string `help:"Only tenants after this id." placeholder:"ID"`
-	Output string `short:"o" help:"Form: ${enum}." enum:"table,json" default:"table"`
-	requiredMongo
+	listFlags
+	apiFlags
+}
+
+var tenantColumns = []column{
+	{head: "TENANT", path: "tenant_id"},
+	{head: "SEQ", path: "seq"},
+	{head: "CURSOR", path: "cursor"},
+	{head: "LAG", path: "lag_events"},
+	{head: "WAITING", show: func(i item) string {
+		s, _ := strconv.ParseFloat(i.str("lag_seconds"), 64)
+		return (time.Duration(s*1000) * time.Millisecond).String()
+	}},
+	{head: "OPEN HOLES", path: "open_holes"},
+	{head: "POISON WATCH", show: func(i item) string {
+		if i["poison"] == nil {
+			return ""
+		}
+		return fmt.Sprintf("seq %s, %s tries since %s", i.str("poison.seq"), i.str("poison.tries"), i.str("poison.since"))
+	}},
+	{head: "RETRY AT", path: "retry_at"},
 }
 
 // Run lists where tenants' logs stand.
 func (c *tenantsLsCmd) Run(ctx context.Context, std streams) error {
-	if c.Limit < 1 || c.Limit > 10_000 {
-		return tracker.Fieldf("--limit", "must be 1 to 10000")
-	}
-	store, err := c.connect(ctx)
-	if err != nil {
+	if err := c.listFlags.check(); err != nil {
 		return err
 	}
-	defer closeStore(store)
-	heads, err := store.HeadList(ctx, c.After, c.Limit)
-	if err != nil {
-		return err
-	}
-	list := make([]trigger.TenantStatus, len(heads))
-	table := [][]string{{"TENANT", "SEQ", "CURSOR", "LAG", "WAITING", "OPEN HOLES", "POISON WATCH", "RETRY AT"}}
-	for i := range heads {
-		s, err := trigger.Status(ctx, store, store, &heads[i])
-		if err != nil {
-			return err
-		}
-		list[i] = s
-		poison, retry := "", ""
-		if s.Poison != nil {
-			poison = fmt.Sprintf("seq %d, %d tries since %s", s.Poison.Seq, s.Poison.Tries, s.Poison.Since.Format(time.RFC3339))
-		}
-		if s.RetryAt != nil {
-			retry = s.RetryAt.Format(time.RFC3339)
-		}
-		table = append(table, []string{
-			s.TenantID, strconv.FormatInt(s.Seq, 10), strconv.FormatInt(s.Cursor, 10), strconv.FormatInt(s.LagEvents, 10),
-			(time.Duration(s.LagSeconds*1000) * time.Millisecond).String(), strconv.Itoa(s.OpenHoles), poison, retry,
-		})
-	}
-	if c.Output == "json" {
-		return printJSON(std.out, list)
-	}
-	return printTable(std.out, table)
+	return c.with(ctx, std, func(a *api) error {
+		return missing(c.list(ctx, a, client.Path("tenants"), nil, tenantColumns), "an admin's token is required to list tenants")
+	})
 }
