@@ -42,7 +42,7 @@ type cardsLsCmd struct {
 
 // Run lists cards.
 func (c *cardsLsCmd) Run(ctx context.Context, std streams) error {
-	if err := c.listFlags.check(); err != nil {
+	if err := c.check(); err != nil {
 		return err
 	}
 	return c.of(ctx, &c.apiFlags, std, func(a *api) error {
@@ -119,7 +119,7 @@ func (f *textFlags) set(body item) error {
 	if f.BodyFile == "" {
 		return nil
 	}
-	text, err := readFile(f.BodyFile, bodyMaxBytes)
+	text, err := readFile(f.BodyFile)
 	body["body"] = string(text)
 	return err
 }
@@ -141,7 +141,7 @@ func (c *cardsCreateCmd) Run(ctx context.Context, std streams) error {
 	body := item{"title": c.Title, "column_id": c.Column}
 	given(body, "labels", c.Label, len(c.Label) > 0)
 	given(body, "assignees", c.Assignee, len(c.Assignee) > 0)
-	if err := c.textFlags.set(body); err != nil {
+	if err := c.set(body); err != nil {
 		return err
 	}
 	return c.of(ctx, &c.apiFlags, std, func(a *api) error {
@@ -168,7 +168,7 @@ type cardsEditCmd struct {
 func (c *cardsEditCmd) Run(ctx context.Context, std streams) error {
 	body := item{}
 	given(body, "title", c.Title, c.Title != "")
-	if err := c.textFlags.set(body); err != nil {
+	if err := c.set(body); err != nil {
 		return err
 	}
 	if len(body) == 0 {
@@ -232,7 +232,7 @@ type cardsMoveCmd struct {
 // Run moves cards.
 func (c *cardsMoveCmd) Run(ctx context.Context, std streams) error {
 	body := item{"column_id": c.To}
-	c.placeFlags.set(body)
+	c.set(body)
 	if len(c.IDs) == 1 {
 		return c.one().card(ctx, &c.apiFlags, c.outputFlag, std, http.MethodPost, body, "move")
 	}
@@ -262,7 +262,7 @@ type cardsReorderCmd struct {
 // Run moves a card within its column.
 func (c *cardsReorderCmd) Run(ctx context.Context, std streams) error {
 	body := item{}
-	c.placeFlags.set(body)
+	c.set(body)
 	return c.card(ctx, &c.apiFlags, c.outputFlag, std, http.MethodPost, body, "reorder")
 }
 
@@ -327,7 +327,7 @@ type cardsCommentCmd struct {
 // Run comments on a card.
 func (c *cardsCommentCmd) Run(ctx context.Context, std streams) error {
 	body := item{}
-	if err := c.textFlags.set(body); err != nil {
+	if err := c.set(body); err != nil {
 		return err
 	}
 	if len(body) == 0 {
@@ -399,7 +399,7 @@ type eventsLsCmd struct {
 
 // Run lists events.
 func (c *eventsLsCmd) Run(ctx context.Context, std streams) error {
-	if err := c.listFlags.check(); err != nil {
+	if err := c.check(); err != nil {
 		return err
 	}
 	return c.of(ctx, &c.apiFlags, std, func(a *api) error {

@@ -89,7 +89,7 @@ type boardFlags struct {
 	Column []string `env:"-" sep:"none" help:"A column, left to right: ID, ID:Name, or ID:Name:terminal. All of them, of an edit too." placeholder:"ID:NAME"`
 }
 
-func (f *boardFlags) set(_ context.Context, _ *api, _ string, body item) error {
+func (f *boardFlags) set(_ context.Context, _ *api, _ string, body item) error { //nolint:unparam // as the other kinds' flags
 	var cols []item
 	for _, text := range f.Column {
 		id, rest, _ := strings.Cut(text, ":")

@@ -127,13 +127,13 @@ func (c *effectsLsCmd) Run(ctx context.Context, std streams) error {
 	})
 }
 
-// effectPath returns the path of a row's calls, and its tenant.
-func effectPath(id string, verb ...string) (path, tenantID string, err error) {
+// effectPath returns the path of a row's calls.
+func effectPath(id string, verb ...string) (string, error) {
 	tenantID, rest, _ := strings.Cut(id, "/")
 	if !tracker.ValidTenantID(tenantID) || rest == "" {
-		return "", "", errors.New("the id must have the form <tenant>/<seq>|<subscription>: `triggerd effects ls --tenant TENANT` lists them")
+		return "", errors.New("the id must have the form <tenant>/<seq>|<subscription>: `triggerd effects ls --tenant TENANT` lists them")
 	}
-	return tenantPath(tenantID, append([]string{"effects", id}, verb...)...), tenantID, nil
+	return tenantPath(tenantID, append([]string{"effects", id}, verb...)...), nil
 }
 
 // effectError tells what to do about an error.
@@ -153,7 +153,7 @@ type effectsShowCmd struct {
 
 // Run shows one effect.
 func (c *effectsShowCmd) Run(ctx context.Context, std streams) error {
-	path, _, err := effectPath(c.ID)
+	path, err := effectPath(c.ID)
 	if err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ type effectsResolveCmd struct {
 
 // Run resolves one effect.
 func (c *effectsResolveCmd) Run(ctx context.Context, std streams) error {
-	path, _, err := effectPath(c.ID, "resolve")
+	path, err := effectPath(c.ID, "resolve")
 	if err != nil {
 		return err
 	}

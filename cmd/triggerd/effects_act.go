@@ -52,7 +52,7 @@ func (c *actFlags) checkAct() error {
 		return errors.New("give the ids of effects (`triggerd effects ls --tenant TENANT` lists them), or --all with --tenant and --state")
 	}
 	for _, id := range c.IDs {
-		if _, _, err := effectPath(id); err != nil {
+		if _, err := effectPath(id); err != nil {
 			return fmt.Errorf("%s: %w", id, err)
 		}
 	}
@@ -69,7 +69,7 @@ func (c *actFlags) act(ctx context.Context, std streams, action trigger.Action) 
 		}
 		var failed error
 		for _, id := range c.IDs {
-			path, _, _ := effectPath(id, string(action)) // checked
+			path, _ := effectPath(id, string(action)) // checked
 			var row server.Effect
 			if err := a.Post(ctx, path, server.NoteBody{Note: c.Note}, &row); err != nil {
 				if failed = effectError(id, err); ctx.Err() != nil {

@@ -43,7 +43,7 @@ func advice(err error) string {
 	if !errors.As(err, &refused) {
 		return err.Error()
 	}
-	next := ""
+	var next string
 	switch {
 	case refused.Location != "":
 		next = "it redirects to " + refused.Location + ", where the token is not sent: set --url (TRIGGERD_URL) to where the API is"

@@ -209,7 +209,7 @@ func printDryRun(w io.Writer, dry *trigger.DryRun) error {
 
 // readDraft reads a draft as JSON, which is YAML, too.
 func readDraft(path string) (json.RawMessage, error) {
-	text, err := readFile(path, bodyMaxBytes)
+	text, err := readFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +232,7 @@ type subsLogCmd struct {
 
 // Run lists what a subscription made.
 func (c *subsLogCmd) Run(ctx context.Context, std streams) error {
-	if err := c.listFlags.check(); err != nil {
+	if err := c.check(); err != nil {
 		return err
 	}
 	cols := columns("EVENT:event_seq", "KIND:event_kind", "CARD:card_id", "ANSWER:answer", "UPDATED:updated_at", "RUN:run_id", "WHAT:sentence")

@@ -110,7 +110,7 @@ type pausesCmd struct {
 
 // Run lists pauses.
 func (c *pausesCmd) Run(ctx context.Context, std streams) error {
-	if err := c.listFlags.check(); err != nil {
+	if err := c.check(); err != nil {
 		return err
 	}
 	cols := columns("SCOPE:scope", "TENANT:tenant_id", "BOT:bot_id", "SINCE:at", "BY:by", "NOTE:note")

@@ -97,7 +97,7 @@ type lsCmd[K kind] struct {
 
 // Run lists.
 func (c *lsCmd[K]) Run(ctx context.Context, std streams) error {
-	if err := c.listFlags.check(); err != nil {
+	if err := c.check(); err != nil {
 		return err
 	}
 	var k K
@@ -309,7 +309,7 @@ func bodyOf(path string) (item, error) {
 	if path == "" {
 		return body, nil
 	}
-	text, err := readFile(path, bodyMaxBytes)
+	text, err := readFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -324,18 +324,18 @@ func bodyOf(path string) (item, error) {
 }
 
 // readFile reads a small file.
-func readFile(path string, most int64) ([]byte, error) {
+func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the file: %w", err)
 	}
 	defer func() { _ = f.Close() }()
-	text, err := io.ReadAll(io.LimitReader(f, most+1))
+	text, err := io.ReadAll(io.LimitReader(f, bodyMaxBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("read the file: %w", err)
 	}
-	if int64(len(text)) > most {
-		return nil, fmt.Errorf("%s: at most %d bytes", path, most)
+	if len(text) > bodyMaxBytes {
+		return nil, fmt.Errorf("%s: at most %d bytes", path, bodyMaxBytes)
 	}
 	return text, nil
 }
@@ -382,7 +382,7 @@ func (f *secretFlag) set(body item) error {
 	if f.SecretFile == "" {
 		return nil
 	}
-	text, err := readFile(f.SecretFile, bodyMaxBytes)
+	text, err := readFile(f.SecretFile)
 	if err != nil {
 		return err
 	}
@@ -405,7 +405,7 @@ func (c *rotateCmd[K]) Run(ctx context.Context, std streams) error {
 		return errors.New("give one of --finish, --cancel and --secret-file: a rotation is begun, then finished or given up")
 	}
 	body := item{}
-	if err := c.secretFlag.set(body); err != nil {
+	if err := c.set(body); err != nil {
 		return err
 	}
 	var k K

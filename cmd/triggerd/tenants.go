@@ -39,7 +39,7 @@ var tenantColumns = []column{
 
 // Run lists where tenants' logs stand.
 func (c *tenantsLsCmd) Run(ctx context.Context, std streams) error {
-	if err := c.listFlags.check(); err != nil {
+	if err := c.check(); err != nil {
 		return err
 	}
 	return c.with(ctx, std, func(a *api) error {

@@ -14,7 +14,7 @@ type tokensCmd struct {
 	Revoke tokenRevokeCmd `cmd:"" help:"Revoke a token."`
 }
 
-const adminTokens = "an admin's token is required to manage tokens"
+const adminOnly = "an admin's token is required to manage tokens"
 
 type tokenCreateCmd struct {
 	Name   string        `arg:"" help:"What the token is for."`
@@ -50,7 +50,7 @@ func (c *tokenCreateCmd) Run(ctx context.Context, std streams) error {
 		Token string `json:"token"`
 	}
 	if err := a.Post(ctx, client.Path("tokens"), body, &made); err != nil {
-		return missing(err, adminTokens)
+		return missing(err, adminOnly)
 	}
 	a.note("token %s (%s); keep it, it is not shown again:", made.ID, c.Role)
 	return a.say("%s", made.Token)
@@ -68,7 +68,7 @@ func (c *tokenLsCmd) Run(ctx context.Context, std streams) error {
 	}
 	return c.with(ctx, std, func(a *api) error {
 		return missing(c.list(ctx, a, client.Path("tokens"), nil,
-			columns("ID:id", "NAME:name", "ROLE:role", "TENANT:tenant_id", "BOT:bot_id", "STATUS:status", "CREATED:created_at", "EXPIRES:expires_at")), adminTokens)
+			columns("ID:id", "NAME:name", "ROLE:role", "TENANT:tenant_id", "BOT:bot_id", "STATUS:status", "CREATED:created_at", "EXPIRES:expires_at")), adminOnly)
 	})
 }
 
@@ -112,8 +112,13 @@ func (c *auditLsCmd) Run(ctx context.Context, std streams) error {
 	}
 	return c.with(ctx, std, func(a *api) error {
 		return noTenant(c.Tenant, c.list(ctx, a, path, nil, []column{
-			{head: "AT", path: "at"}, {head: "WHO", path: "token_name"}, {head: "ROLE", path: "role"}, {head: "WHAT", path: "operation"},
-			{head: "OUTCOME", path: "outcome"}, {head: "STATUS", path: "status"}, {head: "CHANGED", show: changedThings},
+			{head: "AT", path: "at"},
+			{head: "WHO", path: "token_name"},
+			{head: "ROLE", path: "role"},
+			{head: "WHAT", path: "operation"},
+			{head: "OUTCOME", path: "outcome"},
+			{head: "STATUS", path: "status"},
+			{head: "CHANGED", show: changedThings},
 		}))
 	})
 }

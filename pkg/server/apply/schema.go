@@ -90,9 +90,8 @@ func listForm(items form, least, most int) form {
 	return f
 }
 
-func textsForm(maxBytes int) form {
-	return listForm(form{"type": "string", "minLength": 1, "maxLength": maxBytes}, 0, listMax)
-}
+// textsForm is a list of labels, columns or people.
+var textsForm = listForm(form{"type": "string", "minLength": 1, "maxLength": tracker.LabelMaxBytes}, 0, listMax)
 
 func mapForm(keys, values form, most int) form {
 	return form{"type": "object", "propertyNames": keys, "additionalProperties": values, "maxProperties": most}
@@ -151,11 +150,11 @@ var (
 		{"actors", listForm(form{"anyOf": []form{{"type": "string", "minLength": 1}, actorSchema.form()}}, 0, listMax), "One of these caused it: a login, or a bot.", false},
 	}}
 	ifSchema = schema{fields: []field{
-		{"columns", textsForm(tracker.LabelMaxBytes), "It stands in one of these columns (ids).", false},
-		{"labels_all", textsForm(tracker.LabelMaxBytes), "It has all of these labels.", false},
-		{"labels_any", textsForm(tracker.LabelMaxBytes), "It has one of these labels.", false},
-		{"labels_none", textsForm(tracker.LabelMaxBytes), "It has none of these labels.", false},
-		{"assignees", textsForm(tracker.AssigneeMaxBytes), "One of these is assigned.", false},
+		{"columns", textsForm, "It stands in one of these columns (ids).", false},
+		{"labels_all", textsForm, "It has all of these labels.", false},
+		{"labels_any", textsForm, "It has one of these labels.", false},
+		{"labels_none", textsForm, "It has none of these labels.", false},
+		{"assignees", textsForm, "One of these is assigned.", false},
 	}}
 	argsForm           = mapForm(form{"pattern": "^[A-Za-z_][A-Za-z0-9_]{0,62}$"}, form{"type": "string", "maxLength": 4096}, 50)
 	subscriptionSchema = schema{fields: []field{
@@ -167,7 +166,7 @@ var (
 		{"bot", textForm, "The name of the bot to launch, or to promote.", true},
 		{"mode", enumForm(trigger.ModeDirect, trigger.ModePromote), "direct launches the bot; promote stamps it onto the card.", false},
 		{"to_column", textForm, "With promote: the column (an id) that the card moves to.", false},
-		{"consume", textsForm(tracker.LabelMaxBytes), "Labels that are spent, once for each effect.", false},
+		{"consume", textsForm, "Labels that are spent, once for each effect.", false},
 		{"rank", form{"type": "integer", "minimum": -1 << 31, "maximum": 1<<31 - 1, "default": 0}, "Of several that want to spend one label, the lowest gets it.", false},
 		{"max_per_minute", form{"type": "integer", "minimum": 0, "maximum": trigger.MaxPerMinuteMax, "default": trigger.MaxPerMinuteDefault}, "More matches within a minute pause it; 0: never.", false},
 		{"args", argsForm, "Handed to the bot; ${…} is evaluated.", false},
