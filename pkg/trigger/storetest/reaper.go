@@ -220,7 +220,7 @@ func testReaperApart(t *testing.T, b *bundle) {
 // testReaperCrash: whichever step a reaper dies before, another one finishes.
 func testReaperCrash(t *testing.T, b *bundle) {
 	died := errors.New("died")
-	for n := 0; ; n++ {
+	for n := 0; n < 500; n++ {
 		b.tenantOf(t, tenant)
 		b.markDeleted(t, tenant)
 		steps := 0
@@ -278,20 +278,20 @@ func testReaperLate(t *testing.T, b *bundle) {
 	ctx := t.Context()
 	b.tenantOf(t, tenant)
 	b.markDeleted(t, tenant)
-	late := false
+	late := 0
 	r := b.reaper(func(op string) error {
-		if op != "purge head" || late {
+		if op != "purge head" || late == 3 {
 			return nil
 		}
-		late = true
-		// A lane's mark, a row and a head after theirs were removed.
-		row := effect(2, trigger.LaneBot("bot1"), b.real.Now())
+		late++
+		// A row and a lane's mark after theirs were removed, in several passes.
+		row := effect(late, trigger.LaneBot("bot1"), b.real.Now())
 		_, err := b.real.EffectMaterialize(ctx, tenant, []trigger.Effect{row})
 		require.NoError(t, err)
 		require.NoError(t, b.real.LaneMarkMany(ctx, []trigger.LaneMark{{TenantID: tenant, Lane: row.Lane, Due: b.real.Now()}}))
 		return nil
 	})
 	b.reap(t, r, tenant)
-	require.True(t, late)
+	require.Equal(t, 3, late)
 	require.Empty(t, b.left(t, tenant))
 }
