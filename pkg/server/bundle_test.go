@@ -146,13 +146,14 @@ func (b *bundle) configure(t *testing.T, sealer *seal.Sealer) {
 		"other": {otherID: otherSecret},
 	} {
 		require.NoError(t, b.mem.TenantSave(ctx, &trigger.Tenant{ID: tenant, Name: tenant, Revision: 1}))
+		board := map[string]string{"acme": "board-1", "other": "board-o"}[tenant]
 		require.NoError(t, b.mem.BoardSave(ctx, &tracker.Board{
-			TenantID: tenant, ID: "board-1", Name: "issues", Revision: 1,
+			TenantID: tenant, ID: board, Name: "issues", Revision: 1,
 			Columns: []tracker.Column{{ID: "todo", Name: "To do"}, {ID: "done", Name: "Done", Terminal: true}},
 		}))
 		for id, secret := range hooks {
 			require.NoError(t, b.mem.HookSave(ctx, &trigger.Hook{
-				TenantID: tenant, ID: id, Name: id, Provider: github.Provider, BoardID: "board-1", OpenColumn: "todo", ClosedColumn: "done",
+				TenantID: tenant, ID: id, Name: id, Provider: github.Provider, BoardID: board, OpenColumn: "todo", ClosedColumn: "done",
 				Secret: sealed(trigger.HookOwner(tenant, id), secret), Revision: 1,
 			}))
 		}
