@@ -63,7 +63,7 @@ type tokenLsCmd struct {
 
 // Run lists tokens.
 func (c *tokenLsCmd) Run(ctx context.Context, std streams) error {
-	if err := c.listFlags.check(); err != nil {
+	if err := c.check(); err != nil {
 		return err
 	}
 	return c.with(ctx, std, func(a *api) error {
@@ -100,7 +100,7 @@ type auditLsCmd struct {
 
 // Run lists the audit log.
 func (c *auditLsCmd) Run(ctx context.Context, std streams) error {
-	if err := c.listFlags.check(); err != nil {
+	if err := c.check(); err != nil {
 		return err
 	}
 	path := client.Path("audit")

@@ -110,7 +110,6 @@ func TestRefusedSubscriptions(t *testing.T) {
 	requireRefused(t, b.ask(t, editor, "POST", subs, `{"name":"x","enabled":true,"bot_id":"bot-1","when":"`+strings.Repeat("x", draftMaxBytes)+`"}`, ""), 413)
 	// Another tenant's bot and board are none.
 	require.NoError(t, b.mem.BotSave(t.Context(), &trigger.Bot{TenantID: "other", ID: "bot-o", Name: "o", Revision: 1, URL: "http://h/"}))
-	require.NoError(t, b.mem.BoardSave(t.Context(), &tracker.Board{TenantID: "other", ID: "board-o", Name: "o", Revision: 1, Columns: []tracker.Column{{ID: "todo"}}}))
 	requireRefused(t, b.ask(t, editor, "POST", subs, strings.Replace(goodSubscription, "bot-1", "bot-o", 1), ""), 422, "body.bot_id")
 	requireRefused(t, b.ask(t, editor, "POST", subs, strings.Replace(goodSubscription, "board-1", "board-o", 1), ""), 422, "body.on.board_id")
 	require.Equal(t, []trigger.Subscription{*b.subscription(t, made.ID)}, b.state(t).Subs, "nothing was written")

@@ -220,7 +220,7 @@ func testReaperApart(t *testing.T, b *bundle) {
 // testReaperCrash: whichever step a reaper dies before, another one finishes.
 func testReaperCrash(t *testing.T, b *bundle) {
 	died := errors.New("died")
-	for n := 0; n < 500; n++ {
+	for n := range 500 {
 		b.tenantOf(t, tenant)
 		b.markDeleted(t, tenant)
 		steps := 0
