@@ -40,9 +40,22 @@ fmt: bin/golangci-lint ## Format
 docs: ## Write what of docs/ is made from the code
 	go generate ./pkg/trigger ./pkg/server/apply ./cmd/triggerd
 	go run ./internal/openapi > docs/openapi.yaml.new && mv docs/openapi.yaml.new docs/openapi.yaml
+	$(MAKE) internal/apiclient/client.gen.go
+
+# The client of the committed document, for tests: see internal/apiclient.
+internal/apiclient/client.gen.go: docs/openapi.yaml bin/oapi-codegen
+	bin/oapi-codegen -generate types,client -package apiclient $< > $@.new && mv $@.new $@
+
+.PHONY: client-check
+client-check: bin/oapi-codegen ## See that the generated client is that of docs/openapi.yaml
+	bin/oapi-codegen -generate types,client -package apiclient docs/openapi.yaml | cmp - internal/apiclient/client.gen.go
 
 # Pinned in a module of its own, outside the product's module graph. A cold
 # build takes about two minutes.
 bin/golangci-lint: tools/go.mod
 	@mkdir -p bin
 	cd tools && go build -o ../bin/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+bin/oapi-codegen: tools/go.mod
+	@mkdir -p bin
+	cd tools && go build -o ../bin/oapi-codegen github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen

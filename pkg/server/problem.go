@@ -65,8 +65,10 @@ func newProblem(status int, detail string, errs ...error) *Problem {
 	return p
 }
 
-// huma asks this variable for every error; its own repeats the values.
+// Variables of huma: no list of the API is null. And it asks NewError for every
+// error; its own repeats the values.
 func init() {
+	huma.DefaultArrayNullable = false
 	huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
 		if status == http.StatusUnsupportedMediaType {
 			// huma names the type that came, not the one that is wanted.

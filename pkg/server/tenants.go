@@ -17,8 +17,8 @@ import (
 // countMost is how far rows that would be lost are counted.
 const countMost = 10_000
 
-// Tenant is a tenant as the API shows it.
-type Tenant struct {
+// TenantView is a tenant as the API shows it.
+type TenantView struct {
 	ID         string     `json:"id"`
 	Name       string     `json:"name"`
 	Rev        int64      `json:"rev"`
@@ -27,8 +27,8 @@ type Tenant struct {
 	DeletingAt *time.Time `json:"deleting_at,omitempty" doc:"since when it is being deleted"`
 }
 
-func newTenant(t *trigger.Tenant) Tenant {
-	out := Tenant{ID: t.ID, Name: t.Name, Rev: t.Revision, Status: "active", UpdatedAt: t.UpdatedAt}
+func newTenant(t *trigger.Tenant) TenantView {
+	out := TenantView{ID: t.ID, Name: t.Name, Rev: t.Revision, Status: "active", UpdatedAt: t.UpdatedAt}
 	if !t.DeletingAt.IsZero() {
 		out.Status, out.DeletingAt = "deleting", &t.DeletingAt
 	}
@@ -54,7 +54,7 @@ type TenantBody struct {
 }
 
 func (a *API) registerTenants(api huma.API) {
-	huma.Post(api, "/v1/tenants", func(ctx context.Context, in *struct{ Body NewTenantBody }) (*made[Tenant], error) {
+	huma.Post(api, "/v1/tenants", func(ctx context.Context, in *struct{ Body NewTenantBody }) (*made[TenantView], error) {
 		_, again := newID(ctx)
 		t := &trigger.Tenant{ID: in.Body.ID, Name: in.Body.Name, Revision: 1, UpdatedAt: a.Store.Now()}
 		err := a.Store.TenantSave(ctx, t)
@@ -70,7 +70,7 @@ func (a *API) registerTenants(api huma.API) {
 		if err != nil {
 			return nil, a.fail(err)
 		}
-		return &made[Tenant]{Status: http.StatusCreated, ETag: etag(t.Revision), Location: "/v1/tenants/" + t.ID, Body: newTenant(t)}, nil
+		return &made[TenantView]{Status: http.StatusCreated, ETag: etag(t.Revision), Location: "/v1/tenants/" + t.ID, Body: newTenant(t)}, nil
 	}, named("create-tenant", "Make a tenant. For admins."), write, creates, forAdmins, asAWhole)
 
 	huma.Put(api, "/v1/tenants/{tenant}", func(ctx context.Context, in *struct {
@@ -78,12 +78,12 @@ func (a *API) registerTenants(api huma.API) {
 		MatchInput
 		Body TenantBody
 	},
-	) (*tagged[Tenant], error) {
+	) (*tagged[TenantView], error) {
 		t, err := a.tenantChange(ctx, in.Tenant, &in.MatchInput, true, func(t *trigger.Tenant) { t.Name = in.Body.Name })
 		if err != nil {
 			return nil, err
 		}
-		return &tagged[Tenant]{ETag: etag(t.Revision), Body: newTenant(t)}, nil
+		return &tagged[TenantView]{ETag: etag(t.Revision), Body: newTenant(t)}, nil
 	}, named("replace-tenant", "Rename the tenant. For admins."), write, forAdmins, asAWhole)
 
 	huma.Delete(api, "/v1/tenants/{tenant}", func(ctx context.Context, in *struct {
@@ -91,12 +91,12 @@ func (a *API) registerTenants(api huma.API) {
 		MatchInput
 		Discard bool `query:"discard" doc:"true: also if rows would be lost that somebody may still want"`
 	},
-	) (*tagged[Tenant], error) {
+	) (*tagged[TenantView], error) {
 		t, err := a.tenantDelete(ctx, in.Tenant, &in.MatchInput, in.Discard)
 		if err != nil {
 			return nil, err
 		}
-		return &tagged[Tenant]{ETag: etag(t.Revision), Body: newTenant(t)}, nil
+		return &tagged[TenantView]{ETag: etag(t.Revision), Body: newTenant(t)}, nil
 	}, named("delete-tenant", "Delete the tenant and all that it has. It stops at once, and is gone some minutes later. For admins."),
 		forAdmins, asAWhole, whileDeleting, func(o *huma.Operation) { o.DefaultStatus = http.StatusAccepted })
 }
