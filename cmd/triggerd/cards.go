@@ -80,7 +80,10 @@ func noCard(tenant, id string, err error) error {
 func (c *cardFlags) card(ctx context.Context, f *apiFlags, out outputFlag, std streams, method string, body any, verb ...string) error {
 	return c.of(ctx, f, std, func(a *api) error {
 		var text json.RawMessage
-		if _, err := a.Do(ctx, client.Request{Method: method, Path: c.path(append([]string{"cards", c.ID}, verb...)...), Body: body}, &text); err != nil {
+		if _, err := a.Do(ctx, client.Request{
+			Method: method, Path: c.path(append([]string{"cards", c.ID}, verb...)...), Body: body,
+			Creates: len(verb) == 1 && verb[0] == "comments",
+		}, &text); err != nil {
 			return c.missing(err)
 		}
 		return out.show(a.out, text)
@@ -149,7 +152,7 @@ func (c *cardsCreateCmd) Run(ctx context.Context, std streams) error {
 			return err
 		}
 		var text json.RawMessage
-		if err := a.Post(ctx, c.path("cards"), body, &text); err != nil {
+		if err := a.Create(ctx, c.path("cards"), body, &text); err != nil {
 			return noTenant(c.Tenant, err)
 		}
 		return c.show(a.out, text)

@@ -103,7 +103,7 @@ func (c *actFlags) bulk(ctx context.Context, a *api, action trigger.Action) erro
 	var b server.Bulk
 	var err error
 	if c.All {
-		err = noTenant(c.Tenant, a.Post(ctx, path(), server.BulkBody{Action: string(action), Filter: c.body(), Note: c.Note}, &b))
+		err = noTenant(c.Tenant, a.Create(ctx, path(), server.BulkBody{Action: string(action), Filter: c.body(), Note: c.Note}, &b))
 	} else {
 		_, err = a.Get(ctx, path(c.Bulk), nil, &b)
 		err = missing(err, "--bulk: there is no such bulk decision of %s any more: begin again with --all", c.Tenant)

@@ -27,6 +27,8 @@ type resource struct {
 	cols               []column
 	// spec are the fields that people set.
 	spec []string
+	// secret says that it has one, which is made if none is given.
+	secret bool
 }
 
 // kind is a type for each resource, so that its commands are types of their
@@ -194,8 +196,11 @@ func (c *createCmd[K, F, P]) Run(ctx context.Context, std streams) error {
 			return err
 		}
 		var text json.RawMessage
-		if err := a.Post(ctx, c.path(r.path), body, &text); err != nil {
+		if err := a.Create(ctx, c.path(r.path), body, &text); err != nil {
 			return noTenant(c.Tenant, err)
+		}
+		if i, err := decodeItem(text); err == nil && r.secret && body["secret"] == nil && i["secret"] == nil {
+			a.note("The answer with its secret was lost: `triggerd %s rotate %s --tenant %s` makes another.", r.command, i.str("id"), c.Tenant)
 		}
 		return c.made(a, text)
 	})

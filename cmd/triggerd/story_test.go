@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -134,6 +135,44 @@ func TestCommandsOfAllKinds(t *testing.T) {
 			require.Contains(t, o.missing(t, "subs", "show", "ship", "--tenant", "acme"), "subs ls")
 		})
 	}
+}
+
+// A create whose answer is lost is sent again, and makes nothing twice. What was
+// in that answer alone is told of.
+func TestLostAnswersMakeNothingTwice(t *testing.T) {
+	t.Parallel()
+	store := boardmem.New()
+	require.NoError(t, store.TenantSave(t.Context(), &trigger.Tenant{ID: "acme", Name: "acme", Revision: 1}))
+	api := server.NewAPI(server.APIParams{Store: store, Sealer: newSealer(t), Logger: zerolog.Nop()})
+	var calls atomic.Int32
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && calls.Add(1)%2 == 1 {
+			api.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
+		}
+		api.ServeHTTP(w, r)
+	}))
+	t.Cleanup(srv.Close)
+	_, text, err := server.TokenCreate(t.Context(), store, server.TokenParams{Name: "t", Role: trigger.RoleAdmin})
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	o := &ops{flags: []string{"--url", srv.URL, "--token-file", file}}
+	in := []string{"--tenant", "acme"}
+	for _, args := range [][]string{
+		append([]string{"boards", "create", "work", "--column", "a"}, in...),
+		append([]string{"cards", "create", "one", "--board", "work", "--column", "a"}, in...),
+	} {
+		o.ok(t, args...)
+	}
+	require.Len(t, parsed[[]any](t, o.ok(t, append([]string{"cards", "ls", "-o", "json"}, in...)...)), 1)
+	card := parsed[[]struct{ ID string }](t, o.ok(t, append([]string{"cards", "ls", "-o", "json"}, in...)...))[0].ID
+	o.ok(t, append([]string{"cards", "comment", card, "--body", "hello"}, in...)...)
+	require.Len(t, parsed[[]any](t, o.ok(t, append([]string{"cards", "comments", card, "-o", "json"}, in...)...)), 1)
+	r := o.run(t, append([]string{"bots", "create", "fixer", "--bot-url", "http://127.0.0.1:9/"}, in...)...)
+	require.Zero(t, r.code, r.err)
+	require.Regexp(t, `secret was lost: .triggerd bots rotate [0-9a-f-]{36} --tenant acme`, r.err)
+	require.Regexp(t, `revoke`, o.refused(t, "tokens", "create", "x", "--role", "admin"))
 }
 
 // What a token does not allow is said, with what to do, and without the token.

@@ -49,7 +49,7 @@ func (c *tokenCreateCmd) Run(ctx context.Context, std streams) error {
 		ID    string `json:"id"`
 		Token string `json:"token"`
 	}
-	if err := a.Post(ctx, client.Path("tokens"), body, &made); err != nil {
+	if err := a.Create(ctx, client.Path("tokens"), body, &made); err != nil {
 		return missing(err, adminOnly)
 	}
 	a.note("token %s (%s); keep it, it is not shown again:", made.ID, c.Role)

@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // TimeoutDefault bounds one request: more than the ten seconds that the longest
@@ -26,8 +28,11 @@ const TimeoutDefault = time.Minute
 const (
 	// pageMax is the largest page that the API gives.
 	pageMax = 100
-	// readTries is how often a read is made while the server asks to wait.
-	readTries = 3
+	// tries is how often a read or a create is made while the server asks to
+	// wait, and a create whose answer is lost.
+	tries = 3
+	// lostWait is how long a create waits when its answer was lost.
+	lostWait = time.Second
 	// waitMax is the longest of these waits: who asks for more is not waited for.
 	waitMax = 10 * time.Second
 	// answerMaxBytes is the largest answer that is read.
@@ -106,12 +111,16 @@ type Request struct {
 	IfMatch string
 	// Reads marks a call that changes nothing though it is no GET.
 	Reads bool
+	// Creates marks a call that makes something, and takes an Idempotency-Key:
+	// it gets one of its own, so that it may be repeated.
+	Creates bool
 }
 
 // Do makes a call and decodes its answer into out, unless that is nil. It
-// returns the answer's header. A read that the server can't answer now, and asks
-// to repeat, is repeated a few times. The error is an *Error where the API, or
-// whoever answered in its place, refused.
+// returns the answer's header. A read or a create that the server can't answer
+// now, and asks to repeat, is repeated a few times; a create also when no answer
+// came. The error is an *Error where the API, or whoever answered in its place,
+// refused.
 func (c *Client) Do(ctx context.Context, r Request, out any) (http.Header, error) {
 	var body []byte
 	if r.Body != nil {
@@ -120,21 +129,38 @@ func (c *Client) Do(ctx context.Context, r Request, out any) (http.Header, error
 			return nil, fmt.Errorf("encode the call: %w", err)
 		}
 	}
+	key := ""
+	if r.Creates {
+		key = uuid.NewString()
+	}
 	for try := 1; ; try++ {
-		header, err := c.once(ctx, r, body, out)
-		var refused *Error
-		if !errors.As(err, &refused) || try == readTries || (r.Method != http.MethodGet && !r.Reads) || !refused.again() {
+		header, err := c.once(ctx, r, key, body, out)
+		after, again := r.again(err)
+		if !again || try == tries {
 			return header, err
 		}
 		select {
 		case <-ctx.Done():
 			return nil, err
-		case <-time.After(refused.RetryAfter):
+		case <-time.After(after):
 		}
 	}
 }
 
-func (c *Client) once(ctx context.Context, r Request, body []byte, out any) (http.Header, error) {
+// again reports whether the call may be repeated after that error, and when.
+func (r *Request) again(err error) (after time.Duration, again bool) {
+	if r.Method != http.MethodGet && !r.Reads && !r.Creates {
+		return 0, false
+	}
+	if refused, ok := errors.AsType[*Error](err); ok {
+		return refused.RetryAfter, refused.again()
+	}
+	// Whether the call was taken is open; under its key that does not matter.
+	_, lost := errors.AsType[*UnreachableError](err)
+	return lostWait, lost && r.Creates
+}
+
+func (c *Client) once(ctx context.Context, r Request, key string, body []byte, out any) (http.Header, error) {
 	for s := range strings.SplitSeq(strings.TrimPrefix(r.Path, "/"), "/") {
 		if s == "" || s == "." || s == ".." { // no id; a server would look elsewhere
 			return nil, &Error{Status: http.StatusNotFound, Problem: true, Detail: "there is no such thing"}
@@ -166,6 +192,9 @@ func (c *Client) once(ctx context.Context, r Request, body []byte, out any) (htt
 	}
 	if r.IfMatch != "" {
 		req.Header.Set("If-Match", r.IfMatch)
+	}
+	if key != "" {
+		req.Header.Set("Idempotency-Key", key)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -225,6 +254,12 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, out any
 // Post makes a call with a body; none if that is nil.
 func (c *Client) Post(ctx context.Context, path string, body, out any) error {
 	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: path, Body: body}, out)
+	return err
+}
+
+// Create makes a call that makes something, under an Idempotency-Key.
+func (c *Client) Create(ctx context.Context, path string, body, out any) error {
+	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: path, Body: body, Creates: true}, out)
 	return err
 }
 

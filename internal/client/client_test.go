@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -83,9 +84,11 @@ func TestReadsAreRepeated(t *testing.T) {
 			calls int32
 		}{
 			{Request{Method: "GET", Path: "/v1/well"}, false, 2},
-			{Request{Method: "GET", Path: "/v1/bad"}, true, readTries},
-			{Request{Method: "POST", Path: "/v1/bad", Reads: true}, true, readTries},
+			{Request{Method: "GET", Path: "/v1/bad"}, true, tries},
+			{Request{Method: "POST", Path: "/v1/bad", Reads: true}, true, tries},
 			{Request{Method: "POST", Path: "/v1/bad"}, true, 1},
+			{Request{Method: "POST", Path: "/v1/well", Creates: true}, false, 2},
+			{Request{Method: "POST", Path: "/v1/long", Creates: true}, true, 1},
 			{Request{Method: "DELETE", Path: "/v1/bad"}, true, 1},
 			{Request{Method: "GET", Path: "/v1/long"}, true, 1},
 		} {
@@ -96,6 +99,44 @@ func TestReadsAreRepeated(t *testing.T) {
 		}
 	}
 }
+
+// A create whose answer is lost is sent again under the same key, and what it
+// makes under that is made once. The next create has another.
+func TestCreatesCarryAKey(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	keys := map[string]int{}
+	lost := false
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		keys[r.Header.Get("Idempotency-Key")]++
+		if lost = !lost; lost {
+			panic(http.ErrAbortHandler)
+		}
+		_, _ = w.Write([]byte(`{"a":1}`))
+	}))
+	t.Cleanup(srv.Close)
+	c, err := New(Params{URL: srv.URL, Token: "trg_s3cret"})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	var out struct{ A int }
+	for range 2 {
+		require.NoError(t, c.Create(t.Context(), Path("x"), item{}, &out))
+		require.Equal(t, 1, out.A)
+	}
+	require.Len(t, keys, 2)
+	for key, n := range keys {
+		require.NotEmpty(t, key)
+		require.Equal(t, 2, n)
+	}
+	clear(keys)
+	var gone *UnreachableError
+	require.ErrorAs(t, c.Post(t.Context(), Path("x"), item{}, nil), &gone, "a change without a key is not repeated")
+	require.Equal(t, map[string]int{"": 1}, keys)
+}
+
+type item map[string]string
 
 // No redirect is followed, so that the token stays where it belongs, and no
 // error tells it.
