@@ -193,14 +193,15 @@ func allTenants(ctx context.Context, a *api) (ids []string, err error) {
 		return nil, fmt.Errorf("there are more than %d tenants, which is what one file may describe: export them one by one, with --tenant", apply.TenantsMax)
 	}
 	for _, text := range items {
-		var tenant struct {
-			ID       string `json:"id"`
-			TenantID string `json:"tenant_id"`
-		}
+		var tenant trigger.TenantStatus
 		if err := json.Unmarshal(text, &tenant); err != nil {
 			return nil, err
 		}
-		ids = append(ids, tenant.TenantID+tenant.ID)
+		if tenant.Status != "active" {
+			a.note("left out: tenant %s: it is being deleted, or a log alone is left of it", tenant.TenantID)
+			continue
+		}
+		ids = append(ids, tenant.TenantID)
 	}
 	return ids, nil
 }

@@ -181,23 +181,8 @@ func (a *API) register(api huma.API) {
 		Limit int    `query:"limit" minimum:"1" maximum:"100" default:"50"`
 	},
 	) (*one[Page[trigger.TenantStatus]], error) {
-		heads, err := a.Store.HeadList(ctx, in.After, in.Limit)
-		if err != nil {
-			return nil, a.fail(err)
-		}
-		page := Page[trigger.TenantStatus]{Items: []trigger.TenantStatus{}}
-		for i := range heads {
-			status, err := trigger.Status(ctx, a.Store, a.Store, &heads[i])
-			if err != nil {
-				return nil, a.fail(err)
-			}
-			page.Items = append(page.Items, status)
-		}
-		if len(heads) == in.Limit {
-			page.Next = heads[len(heads)-1].TenantID
-		}
-		return &one[Page[trigger.TenantStatus]]{page}, nil
-	}, named("list-tenants", "Where each tenant's log stands. For admins."), forAdmins)
+		return a.tenantPage(ctx, in.After, in.Limit)
+	}, named("list-tenants", "The tenants, and where each one's log stands. For admins."), forAdmins)
 
 	huma.Get(api, "/v1/tenants/{tenant}", func(ctx context.Context, in *struct{ TenantInput }) (*tagged[trigger.TenantStatus], error) {
 		tenant, err := a.Store.TenantGet(ctx, in.Tenant)

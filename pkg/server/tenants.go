@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -175,4 +177,47 @@ func (a *API) nothingToLose(ctx context.Context, id string) error {
 		return huma.Error409Conflict("the tenant has effects that would be lost (" + strings.Join(says, ", ") + "): deal with them, or say discard=true")
 	}
 	return nil
+}
+
+// tenantPage is a page of all tenants: those that live, those that are being
+// deleted, and those of which a head alone is left. Each of the three is read
+// from the same id on, up to the same number, so that the first of them all
+// together are complete.
+func (a *API) tenantPage(ctx context.Context, after string, limit int) (*one[Page[trigger.TenantStatus]], error) {
+	live, err := a.Store.TenantIDs(ctx, after, limit+1)
+	if err != nil {
+		return nil, a.fail(err)
+	}
+	deleting, err := a.Store.TenantsDeleting(ctx, after, limit+1)
+	if err != nil {
+		return nil, a.fail(err)
+	}
+	heads, err := a.Store.HeadList(ctx, after, limit+1)
+	if err != nil {
+		return nil, a.fail(err)
+	}
+	found, is := map[string]*trigger.Head{}, map[string]string{}
+	for _, id := range live {
+		found[id], is[id] = &trigger.Head{TenantID: id}, "active"
+	}
+	for i := range deleting {
+		found[deleting[i].ID], is[deleting[i].ID] = &trigger.Head{TenantID: deleting[i].ID}, "deleting"
+	}
+	for i := range heads {
+		found[heads[i].TenantID] = &heads[i]
+	}
+	page := Page[trigger.TenantStatus]{Items: []trigger.TenantStatus{}}
+	for i, id := range slices.Sorted(maps.Keys(found)) {
+		if i == limit {
+			page.Next = page.Items[i-1].TenantID
+			break
+		}
+		status, err := trigger.Status(ctx, a.Store, a.Store, found[id])
+		if err != nil {
+			return nil, a.fail(err)
+		}
+		status.Status = is[id]
+		page.Items = append(page.Items, status)
+	}
+	return &one[Page[trigger.TenantStatus]]{page}, nil
 }

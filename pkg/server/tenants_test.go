@@ -37,6 +37,41 @@ func TestTenants(t *testing.T) {
 	require.Equal(t, `"2"`, a.header.Get("ETag"))
 }
 
+// All tenants are listed, those without a log too, each once over the pages, and
+// those that are being deleted as such.
+func TestTenantsAreListedWithoutALog(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	admin := b.token(t, "")
+	for _, id := range []string{"a-new", "b-gone", "zz-new"} {
+		require.Equal(t, 201, b.post(t, admin, "/v1/tenants", `{"id":"`+id+`","name":"x"}`).status)
+	}
+	for _, id := range []string{"a-head-alone", "acme"} {
+		_, err := b.mem.HeadLift(t.Context(), id)
+		require.NoError(t, err)
+	}
+	require.Equal(t, 202, b.do(t, b.requestAs(t, http.MethodDelete, "/v1/tenants/b-gone", admin, "", "")).status)
+	for _, limit := range []string{"1", "2", "3", "100"} {
+		got := map[string]string{}
+		for after := ""; ; {
+			var page Page[trigger.TenantStatus]
+			a := b.get(t, admin, "/v1/tenants?limit="+limit+"&after="+after)
+			require.NoError(t, json.Unmarshal([]byte(a.body), &page), a.body)
+			for _, s := range page.Items {
+				require.NotContains(t, got, s.TenantID)
+				got[s.TenantID] = s.Status
+			}
+			if after = page.Next; after == "" {
+				break
+			}
+		}
+		for id, is := range map[string]string{"a-new": "active", "b-gone": "deleting", "zz-new": "active", "acme": "active", "a-head-alone": ""} {
+			require.Contains(t, got, id, limit)
+			require.Equal(t, is, got[id], id)
+		}
+	}
+}
+
 // Deleting a tenant with rows that somebody may want has to be said; from then
 // on it answers nothing else, and when it is gone its id is free.
 func TestDeleteTenant(t *testing.T) {

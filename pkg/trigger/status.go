@@ -12,8 +12,8 @@ const statusWindow = 1000
 // TenantStatus is where a tenant's log stands, for people to look at.
 type TenantStatus struct {
 	TenantID string `json:"tenant_id"`
-	// Name and Status ("active" or "deleting") are the tenant's own, where it
-	// was looked at alone.
+	// Name and Status ("active" or "deleting") are the tenant's own; a list
+	// has no names. Of a head without a tenant there is neither.
 	Name   string `json:"name,omitempty"`
 	Status string `json:"status,omitempty"`
 	Seq    int64  `json:"seq"`
