@@ -160,6 +160,7 @@ func TestLostAnswersMakeNothingTwice(t *testing.T) {
 	o := &ops{flags: []string{"--url", srv.URL, "--token-file", file}}
 	in := []string{"--tenant", "acme"}
 	for _, args := range [][]string{
+		{"tenants", "create", "fresh"},
 		append([]string{"boards", "create", "work", "--column", "a"}, in...),
 		append([]string{"cards", "create", "one", "--board", "work", "--column", "a"}, in...),
 	} {

@@ -24,8 +24,17 @@ func (a *API) authenticate(api huma.API) func(huma.Context, func(huma.Context)) 
 			ctx.SetHeader("Retry-After", retryAfter)
 			refuse(http.StatusServiceUnavailable, "the store does not answer")
 		}
-		if a.As != nil {
-			next(huma.WithValue(ctx, tokenKey{}, a.As))
+		through := func(token *trigger.Token) {
+			if status, why, err := a.authorize(ctx, token); err != nil {
+				unavailable(err)
+			} else if status != 0 {
+				refuse(status, why)
+			} else {
+				next(huma.WithValue(ctx, tokenKey{}, token))
+			}
+		}
+		if a.As != nil { // who it is needs no proof; whether the tenant is there does
+			through(a.As)
 			return
 		}
 		unauthorized := func(detail string) {
@@ -60,14 +69,7 @@ func (a *API) authenticate(api huma.API) func(huma.Context, func(huma.Context)) 
 			return
 		}
 		a.failures.good(address, hash)
-		if status, why, err := a.authorize(ctx, token); err != nil {
-			unavailable(err)
-			return
-		} else if status != 0 {
-			refuse(status, why)
-			return
-		}
-		next(huma.WithValue(ctx, tokenKey{}, token))
+		through(token)
 	}
 }
 
