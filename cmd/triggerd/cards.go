@@ -119,8 +119,11 @@ type textFlags struct {
 
 func (f *textFlags) set(body item) error {
 	given(body, "body", f.Body, f.Body != nil)
-	if f.BodyFile == "" {
+	switch {
+	case f.BodyFile == "":
 		return nil
+	case f.Body != nil:
+		return errors.New("give either --body or --body-file")
 	}
 	text, err := readFile(f.BodyFile)
 	body["body"] = string(text)
@@ -188,11 +191,21 @@ type placeFlags struct {
 	Bottom bool   `env:"-" help:"To the bottom."`
 }
 
-func (f *placeFlags) set(body item) {
+func (f *placeFlags) set(body item) error {
+	n := 0
+	for _, given := range []bool{f.Above != "", f.Below != "", f.Top, f.Bottom} {
+		if given {
+			n++
+		}
+	}
+	if n > 1 {
+		return errors.New("give one of --top, --bottom, --above and --below")
+	}
 	given(body, "before", f.Above, f.Above != "")
 	given(body, "after", f.Below, f.Below != "")
 	given(body, "at", "top", f.Top)
 	given(body, "at", "bottom", f.Bottom)
+	return nil
 }
 
 // manyFlags name cards.
@@ -235,7 +248,9 @@ type cardsMoveCmd struct {
 // Run moves cards.
 func (c *cardsMoveCmd) Run(ctx context.Context, std streams) error {
 	body := item{"column_id": c.To}
-	c.set(body)
+	if err := c.set(body); err != nil {
+		return err
+	}
 	if len(c.IDs) == 1 {
 		return c.one().card(ctx, &c.apiFlags, c.outputFlag, std, http.MethodPost, body, "move")
 	}
@@ -265,7 +280,12 @@ type cardsReorderCmd struct {
 // Run moves a card within its column.
 func (c *cardsReorderCmd) Run(ctx context.Context, std streams) error {
 	body := item{}
-	c.set(body)
+	if err := c.set(body); err != nil {
+		return err
+	}
+	if len(body) == 0 {
+		return errors.New("say where: --top, --bottom, --above or --below")
+	}
 	return c.card(ctx, &c.apiFlags, c.outputFlag, std, http.MethodPost, body, "reorder")
 }
 

@@ -28,8 +28,8 @@ type effectsCmd struct {
 // filterFlags choose rows.
 type filterFlags struct {
 	State        string        `env:"-" help:"Only rows in this state: ${enum}." enum:"any,pending,claimed,done,failed,reconcile,held,discarded" default:"any"`
-	Subscription string        `env:"-" help:"Only rows of the subscription with this id." placeholder:"ID"`
-	Bot          string        `env:"-" help:"Only rows of the bot with this id." placeholder:"ID"`
+	Subscription string        `env:"-" help:"Only rows of this subscription (id or name)." placeholder:"SUBSCRIPTION"`
+	Bot          string        `env:"-" help:"Only rows of this bot (id or name)." placeholder:"BOT"`
 	Reason       string        `env:"-" help:"Only rows that failed for this reason: ${enum}." enum:"any,exhausted,permanent,lease_exhausted,poison" default:"any"`
 	OlderThan    time.Duration `env:"-" help:"Only rows last written longer ago than this."`
 	NewerThan    time.Duration `env:"-" help:"Only rows last written less long ago than this."`
@@ -40,6 +40,24 @@ func (f *filterFlags) check() error {
 		if d < 0 {
 			return tracker.Fieldf(flag, "must be positive, such as 90m or 24h")
 		}
+	}
+	return nil
+}
+
+// find finds the things that the filter names. Of one that is gone the id does.
+func (f *filterFlags) find(ctx context.Context, a *api, tenant string) error {
+	for _, named := range []struct {
+		r    *resource
+		flag *string
+	}{{&subscriptionResource, &f.Subscription}, {&botResource, &f.Bot}} {
+		if *named.flag == "" {
+			continue
+		}
+		id, err := a.find(ctx, tenant, named.r, *named.flag)
+		if err != nil {
+			return err
+		}
+		*named.flag = id
 	}
 	return nil
 }
@@ -123,6 +141,9 @@ func (c *effectsLsCmd) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	return c.of(ctx, &c.apiFlags, std, func(a *api) error {
+		if err := c.find(ctx, a, c.Tenant); err != nil {
+			return err
+		}
 		return noTenant(c.Tenant, c.list(ctx, a, c.path("effects"), c.query(), effectColumns))
 	})
 }

@@ -103,6 +103,9 @@ func (c *actFlags) bulk(ctx context.Context, a *api, action trigger.Action) erro
 	var b server.Bulk
 	var err error
 	if c.All {
+		if err := c.find(ctx, a, c.Tenant); err != nil {
+			return err
+		}
 		err = noTenant(c.Tenant, a.Create(ctx, path(), server.BulkBody{Action: string(action), Filter: c.body(), Note: c.Note}, &b))
 	} else {
 		_, err = a.Get(ctx, path(c.Bulk), nil, &b)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,6 +70,16 @@ func advice(err error) string {
 // fieldName is the last name of a field's path: body.filter.older_than.
 var fieldName = regexp.MustCompile(`^(?:body|query|path)\.(?:.*\.)?([a-z_]+)$`)
 
+// lacking is what the API says of a field that is not there.
+var lacking = regexp.MustCompile(`^expected required property ([a-z_]+) to be present$`)
+
+// fieldFlags are the flags of fields that are called otherwise: the first that
+// the command has.
+var fieldFlags = map[string][]string{
+	"url": {"bot-url"}, "bot_id": {"bot"}, "board_id": {"board"}, "tenant_id": {"tenant"}, "column_id": {"to", "column"},
+	"from_board_id": {"from"}, "to_board_id": {"to"},
+}
+
 // flagged names the flags for the fields of the call that are wrong.
 func flagged(err error, flags []*kong.Flag) error {
 	var refused *client.Error
@@ -76,13 +87,22 @@ func flagged(err error, flags []*kong.Flag) error {
 		return err
 	}
 	for i, f := range refused.Fields {
-		name := strings.ReplaceAll(fieldName.ReplaceAllString(f.Field, "$1"), "_", "-")
-		for _, flag := range flags {
-			if flag.Name == name {
-				refused.Fields[i].Field = "--" + name
+		if m := lacking.FindStringSubmatch(f.Message); m != nil {
+			f.Field, f.Message = f.Field+"."+m[1], "is required"
+		}
+		name := fieldName.ReplaceAllString(f.Field, "$1")
+		f.Field = strings.TrimPrefix(f.Field, "body.")
+		for _, named := range append(fieldFlags[name], strings.ReplaceAll(name, "_", "-")) {
+			if at := slices.IndexFunc(flags, func(flag *kong.Flag) bool { return flag.Name == named }); at >= 0 {
+				f.Field = "--" + named
+				break
+			}
+			// --url is the server's, wherever it is not what the field means.
+			if name == "url" {
+				break
 			}
 		}
-		refused.Fields[i].Field = strings.TrimPrefix(refused.Fields[i].Field, "body.")
+		refused.Fields[i] = f
 	}
 	return err
 }

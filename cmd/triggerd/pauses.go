@@ -16,7 +16,7 @@ import (
 // scopeFlags name what is paused.
 type scopeFlags struct {
 	Tenant string `env:"-" help:"The tenant." placeholder:"ID"`
-	Bot    string `env:"-" help:"The bot's id, with --tenant: that bot alone." placeholder:"ID"`
+	Bot    string `env:"-" help:"With --tenant: that bot (id or name) alone." placeholder:"BOT"`
 	Fleet  bool   `env:"-" help:"In place of --tenant: everything, of all tenants."`
 }
 
@@ -34,14 +34,16 @@ func (c *scopeFlags) check() error {
 	return checkTenant(c.Tenant)
 }
 
-func (c *scopeFlags) path() string {
+// path finds the bot, if one is named.
+func (c *scopeFlags) path(ctx context.Context, a *api) (string, error) {
 	switch {
 	case c.Fleet:
-		return client.Path("pause")
+		return client.Path("pause"), nil
 	case c.Bot == "":
-		return tenantPath(c.Tenant, "pause")
+		return tenantPath(c.Tenant, "pause"), nil
 	}
-	return tenantPath(c.Tenant, "bots", c.Bot, "pause")
+	id, err := a.find(ctx, c.Tenant, &botResource, c.Bot)
+	return tenantPath(c.Tenant, "bots", id, "pause"), err
 }
 
 func (c *scopeFlags) explain(err error) error {
@@ -76,8 +78,12 @@ func (c *pauseCmd) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	return c.with(ctx, std, func(a *api) error {
+		path, err := c.path(ctx, a)
+		if err != nil {
+			return err
+		}
 		var p server.Pause
-		if _, err := a.Do(ctx, client.Request{Method: http.MethodPut, Path: c.path(), Body: server.NoteBody{Note: c.Note}}, &p); err != nil {
+		if _, err := a.Do(ctx, client.Request{Method: http.MethodPut, Path: path, Body: server.NoteBody{Note: c.Note}}, &p); err != nil {
 			return c.explain(err)
 		}
 		return a.say("%s is paused, since %s, by %s", c.name(), p.At.Format(time.RFC3339), p.By)
@@ -95,7 +101,11 @@ func (c *resumeCmd) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	return c.with(ctx, std, func(a *api) error {
-		if _, err := a.Do(ctx, client.Request{Method: http.MethodDelete, Path: c.path()}, nil); err != nil {
+		path, err := c.path(ctx, a)
+		if err != nil {
+			return err
+		}
+		if _, err := a.Do(ctx, client.Request{Method: http.MethodDelete, Path: path}, nil); err != nil {
 			return c.explain(err)
 		}
 		return a.say("%s is not paused: `triggerd pauses` lists what is", c.name())

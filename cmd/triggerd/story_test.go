@@ -137,6 +137,43 @@ func TestCommandsOfAllKinds(t *testing.T) {
 	}
 }
 
+// What a flag says is not dropped for another's sake, things go by their names
+// wherever they are named, and what is wrong is told by the flag.
+func TestFlagsOfCommands(t *testing.T) {
+	t.Parallel()
+	o := atServer(t, trigger.RoleEditor)
+	in := func(args ...string) []string { return append(args, "--tenant", "acme") }
+	o.ok(t, in("boards", "create", "work", "--column", "a", "--column", "b")...)
+	o.ok(t, in("bots", "create", "fixer", "--bot-url", "http://127.0.0.1:9/")...)
+	o.ok(t, in("subs", "create", "ship", "--bot", "fixer", "--board", "work", "--to", "b")...)
+	card := parsed[struct{ ID string }](t, o.ok(t, in("cards", "create", "one", "--board", "work", "--column", "a", "-o", "json")...)).ID
+	for says, args := range map[string][]string{
+		"one of --top, --bottom":            {"cards", "reorder", card, "--top", "--bottom"},
+		"one of --top, --bottom, --above":   {"cards", "move", card, "--to", "b", "--top", "--below", card},
+		"say where: --top":                  {"cards", "reorder", card},
+		"either --body or --body-file":      {"cards", "edit", card, "--body", "x", "--body-file", os.DevNull},
+		"--bot-url: must be an absolute":    {"bots", "create", "other", "--bot-url", "ftp://x"},
+		"--bot-url: is required":            {"bots", "create", "other"},
+		"--bot: is required":                {"subs", "create", "other", "--board", "work", "--to", "b"},
+		"--to: the board has no such":       {"cards", "move", card, "--to", "nowhere"},
+		"--column: the board has no such":   {"cards", "create", "x", "--board", "work", "--column", "nowhere"},
+		"--board: there is no such board":   {"cards", "create", "x", "--board", "11111111-1111-1111-1111-111111111111", "--column", "a"},
+		"--name: expected string to match ": {"bots", "edit", "fixer", "--name", "Bad Name"},
+	} {
+		require.Contains(t, o.refused(t, in(args...)...), says)
+	}
+	require.Contains(t, o.ok(t, in("pause", "--bot", "fixer")...), "bot fixer of tenant acme is paused")
+	o.ok(t, in("cards", "move", card, "--to", "b")...)
+	require.Contains(t, o.ok(t, in("resume", "--bot", "fixer")...), "is not paused")
+	for _, flag := range []string{"--bot", "--subscription"} {
+		require.Contains(t, o.missing(t, in("effects", "ls", flag, "nobody")...), "there is no")
+		require.Contains(t, o.missing(t, in("effects", "discard", "--all", "--state", "failed", flag, "nobody")...), "there is no")
+	}
+	require.Contains(t, o.ok(t, in("effects", "discard", "--all", "--state", "failed", "--bot", "fixer", "--subscription", "ship")...), "No effect of acme")
+	o.ok(t, in("bots", "delete", "fixer")...)
+	require.Regexp(t, `(?m)^\S+ +ship +true .*bot_id`, o.ok(t, in("subs", "ls")...))
+}
+
 // A create whose answer is lost is sent again, and makes nothing twice. What was
 // in that answer alone is told of.
 func TestLostAnswersMakeNothingTwice(t *testing.T) {

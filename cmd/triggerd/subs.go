@@ -28,6 +28,7 @@ var subColumns = []column{
 	{head: "NAME", path: "name"},
 	{head: "ENABLED", path: "enabled"},
 	{head: "BOT", path: "bot_id"},
+	{head: "DANGLING", path: "dangling"},
 	{head: "PAUSED BY", path: "paused_by"},
 	{head: "WHY", show: func(i item) string {
 		why := i.str("paused_why")
