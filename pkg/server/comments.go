@@ -102,7 +102,7 @@ func (a *API) comments(ctx context.Context, in *CardInput) ([]tracker.Comment, e
 }
 
 func (a *API) commentCreate(ctx context.Context, in *CardInput, match *MatchInput, text string) (*madeComment, error) {
-	id, again := newID(ctx)
+	id, _ := newID(ctx)
 	answer := func(c tracker.Comment) *madeComment {
 		return &madeComment{http.StatusCreated, cardPath(in.Tenant, in.Card) + "/comments/" + id, Comment(c)}
 	}
@@ -110,10 +110,11 @@ func (a *API) commentCreate(ctx context.Context, in *CardInput, match *MatchInpu
 	defer cancel()
 	var there *tracker.Comment
 	var before *tracker.Card
-	// Where such a call was made before, the comment is looked for between the
-	// read of the card and the write that is conditional on it.
+	// The comment is looked for between the read of the card and the write that
+	// is conditional on it; by the first call with a key too, which a later one
+	// may have overtaken.
 	known := func(card *tracker.Card) error {
-		if there = nil; !again || card == nil {
+		if there = nil; !hasKey(ctx) || card == nil {
 			return nil
 		}
 		all, err := a.Store.CardComments(wctx, in.Tenant, in.Card)

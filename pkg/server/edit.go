@@ -128,6 +128,12 @@ type createKey struct {
 
 type createKeyKey struct{}
 
+// hasKey reports whether the call carries an Idempotency-Key.
+func hasKey(ctx context.Context) bool {
+	_, ok := ctx.Value(createKeyKey{}).(createKey)
+	return ok
+}
+
 // newID returns the id of the thing that the call makes: a fresh one, or with
 // an Idempotency-Key the one that every call with this key gets. Again says that
 // there was such a call, so that the thing may be there: a create then looks
