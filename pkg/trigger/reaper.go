@@ -97,12 +97,19 @@ type Reaper struct {
 	// Prefers, if set, says whether this replica is the one to do it.
 	Prefers func(string) bool
 
-	// clean is since when whole passes have found nothing of a tenant, held the
-	// revision at which this reaper took its lease. They are this process's own:
-	// another begins anew.
-	clean   map[string]time.Time
-	held    map[string]int64
+	// mine are the tenants that this reaper had last, by id. They are this
+	// process's own: another begins anew, and so does this one after another.
+	mine    map[string]reaping
 	service startstop.Service
+}
+
+// reaping is a tenant as a reaper took it.
+type reaping struct {
+	revision int64
+	until    time.Time
+	// clean is since when whole passes have found nothing; zero if the last one
+	// did.
+	clean time.Time
 }
 
 // Start starts the loop; it returns once it runs.
@@ -139,7 +146,6 @@ func (r *Reaper) Reap(ctx context.Context) error {
 		for i := range page {
 			after = page[i].ID
 			if err := r.tenant(ctx, &page[i]); err != nil {
-				delete(r.clean, after)
 				errs = append(errs, fmt.Errorf("delete tenant %s: %w", after, err))
 			}
 		}
@@ -158,9 +164,16 @@ func (r *Reaper) tenant(ctx context.Context, marked *Tenant) error {
 	// removing when the tenant is gone would remove what one of the same id has
 	// that was made since.
 	now := r.Store.Now()
-	if now.Before(marked.ReapUntil) && r.held[marked.ID] != marked.Revision {
-		return nil
+	had := r.mine[marked.ID]
+	if had.revision != marked.Revision || !had.until.Equal(marked.ReapUntil) {
+		had = reaping{} // another one had it since, or it is another tenant
+		if now.Before(marked.ReapUntil) {
+			return nil
+		}
 	}
+	// Whatever takes so long ends before the lease.
+	ctx, cancel := context.WithTimeout(ctx, reapLease-reapMargin)
+	defer cancel()
 	t := *marked
 	t.Revision, t.UpdatedAt, t.ReapUntil = t.Revision+1, now, now.Add(reapLease)
 	switch err := r.Store.TenantSave(ctx, &t); {
@@ -169,10 +182,10 @@ func (r *Reaper) tenant(ctx context.Context, marked *Tenant) error {
 	case err != nil:
 		return err
 	}
-	if r.held == nil {
-		r.held, r.clean = make(map[string]int64), make(map[string]time.Time)
+	if r.mine == nil {
+		r.mine = make(map[string]reaping)
 	}
-	r.held[t.ID] = t.Revision
+	r.mine[t.ID] = reaping{revision: t.Revision, until: t.ReapUntil}
 	// A crash may have come right after the mark.
 	if err := TenantQuiesce(ctx, r.Store, &t); err != nil {
 		return err
@@ -183,27 +196,23 @@ func (r *Reaper) tenant(ctx context.Context, marked *Tenant) error {
 	found, err := r.pass(ctx, &t)
 	switch {
 	case errors.Is(err, errReapLease):
-		delete(r.clean, t.ID)
 		return nil
 	case err != nil:
 		return err
 	case found > 0:
-		delete(r.clean, t.ID)
 		return nil
 	}
-	since, ok := r.clean[t.ID]
-	if !ok {
-		r.clean[t.ID] = now
-		return nil
-	}
-	if now.Sub(since) < orDefault(r.Quiet, ReapQuietDefault) {
+	if had.clean.IsZero() || now.Sub(had.clean) < orDefault(r.Quiet, ReapQuietDefault) {
+		if had.clean.IsZero() {
+			had.clean = now
+		}
+		r.mine[t.ID] = reaping{t.Revision, t.ReapUntil, had.clean}
 		return nil
 	}
 	if err := r.Store.TenantRemove(ctx, t.ID, t.Revision); err != nil && !errors.Is(err, tracker.ErrNotFound) {
 		return err
 	}
-	delete(r.clean, t.ID)
-	delete(r.held, t.ID)
+	delete(r.mine, t.ID)
 	r.Logger.Info().Str("tenant", t.ID).Msg("a tenant is deleted")
 	return nil
 }

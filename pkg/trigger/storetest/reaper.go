@@ -20,6 +20,7 @@ func reaperTests() map[string]func(*testing.T, *bundle) {
 		"TestReaper_TwoAtOnce":               testReaperTwo,
 		"TestReaper_WhatComesBackIsRemoved":  testReaperLate,
 		"TestReaper_DeletingTenantsAreApart": testReaperApart,
+		"TestReaper_QuietCountsAnew":         testReaperQuiet,
 	}
 }
 
@@ -294,4 +295,28 @@ func testReaperLate(t *testing.T, b *bundle) {
 	b.reap(t, r, tenant)
 	require.Equal(t, 3, late)
 	require.Empty(t, b.left(t, tenant))
+}
+
+// testReaperQuiet: what one reaper saw before another one took over, whose pass
+// may have found something, does not count.
+func testReaperQuiet(t *testing.T, b *bundle) {
+	ctx := t.Context()
+	b.tenantOf(t, tenant)
+	b.markDeleted(t, tenant)
+	first, second := b.reaper(noStep), b.reaper(noStep)
+	first.Quiet = 50 * time.Millisecond
+	time.Sleep(2 * time.Millisecond)
+	require.NoError(t, first.Reap(ctx)) // finds all
+	require.NoError(t, first.Reap(ctx)) // finds nothing: quiet from now on
+	time.Sleep(first.Quiet + 5*time.Millisecond)
+
+	row := effect(1, trigger.LaneBot("bot1"), b.real.Now())
+	_, err := b.real.EffectMaterialize(ctx, tenant, []trigger.Effect{row})
+	require.NoError(t, err)
+	b.lapse(t, tenant)
+	require.NoError(t, second.Reap(ctx)) // finds the row
+	b.lapse(t, tenant)
+	require.NoError(t, first.Reap(ctx))
+	_, err = b.real.TenantGet(ctx, tenant)
+	require.NoError(t, err, "something came back just now")
 }
