@@ -16,6 +16,10 @@ import (
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
+// quiesceFor is how long after its mark a call still stops a tenant; later it is
+// the reaper's alone. It is far shorter than trigger.ReapAfterDefault.
+const quiesceFor = time.Minute
+
 // countMost is how far rows that would be lost are counted.
 const countMost = 10_000
 
@@ -151,6 +155,11 @@ func (a *API) tenantDelete(ctx context.Context, id string, match *MatchInput, di
 		if err != nil {
 			return nil, err
 		}
+	}
+	// Long after the mark it may go at any moment, and its id be used again: this
+	// would stop the new one.
+	if a.Store.Now().Sub(t.DeletingAt) > quiesceFor {
+		return t, nil
 	}
 	// If this fails the reaper does it.
 	if err := trigger.TenantQuiesce(ctx, a.Store, t); err != nil {
