@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -58,11 +59,25 @@ func newProblem(status int, detail string, errs ...error) *Problem {
 			p.Errors = append(p.Errors, ProblemField{Field: field.Field, Message: field.Want})
 		case errors.As(err, &detailer):
 			d := detailer.ErrorDetail()
+			if decoding(d.Message) {
+				d.Message = "must be as the operation's schema has it"
+			}
 			p.Errors = append(p.Errors, ProblemField{Field: d.Location, Message: d.Message})
 		}
 		// Any other error is the server's own affair.
 	}
 	return p
+}
+
+// decoding reports whether a message of huma's is one of encoding/json, or of a
+// type that it decodes: these repeat what they could not read.
+func decoding(message string) bool {
+	for _, prefix := range []string{"json: ", "parsing time ", "Time.UnmarshalJSON", "invalid character ", "invalid value: "} {
+		if strings.HasPrefix(message, prefix) {
+			return true
+		}
+	}
+	return false
 }
 
 // Variables of huma: no list of the API is null. And it asks NewError for every

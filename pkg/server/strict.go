@@ -54,7 +54,11 @@ func (a *API) strict(api huma.API) func(huma.Context, func(huma.Context)) {
 			return
 		}
 		body, rest := readAll(ctx, op)
-		if rest == nil && isJSON(ctx.Header("Content-Type")) && len(body) > 0 {
+		if len(body) > 0 && !isJSON(ctx.Header("Content-Type")) {
+			_ = huma.WriteErr(api, ctx, http.StatusUnsupportedMediaType, "")
+			return
+		}
+		if rest == nil && len(body) > 0 {
 			var schema *huma.Schema
 			if media := op.RequestBody.Content["application/json"]; media != nil {
 				schema = media.Schema
@@ -125,7 +129,9 @@ type failingReader struct{ err error }
 
 func (f failingReader) Read([]byte) (int, error) { return 0, f.err }
 
-// isJSON reports whether a body of the type is read as JSON; no type is.
+// isJSON reports whether a body of the type is taken: as JSON. No type is, and
+// what is no type at all is checked, and then left to huma. Huma alone would
+// read "json" and "x+application/json" as JSON, too.
 func isJSON(contentType string) bool {
 	if contentType == "" {
 		return true
@@ -151,7 +157,10 @@ func checkParams(ctx huma.Context) (errs []error) {
 		case "path":
 			values = []string{ctx.Param(p.Name)}
 		case "header":
-			values = []string{ctx.Header(p.Name)}
+			values = headers(ctx, p.Name)
+			if len(values) > 1 {
+				errs = append(errs, tracker.Fieldf(where, "is given twice"))
+			}
 		case "query":
 			known[p.Name] = true
 			values = query[p.Name]
@@ -177,6 +186,16 @@ func checkParams(ctx huma.Context) (errs []error) {
 		errs = append(errs, tracker.Fieldf(where, "is not a parameter of this operation"))
 	}
 	return errs
+}
+
+// headers returns all values of a header: ctx.Header knows the first one alone.
+func headers(ctx huma.Context, name string) (values []string) {
+	ctx.EachHeader(func(have, value string) {
+		if strings.EqualFold(have, name) {
+			values = append(values, value)
+		}
+	})
+	return values
 }
 
 // tighten bounds each text, list and map that comes in and does not say how

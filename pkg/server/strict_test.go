@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -78,6 +79,11 @@ func TestStrictBodies(t *testing.T) {
 		"another case":                  {`{"name":"x","Name":"y"}`, 422, "body"},
 		"unknown":                       {`{"name":"x","title":"y"}`, 422, "body.title"},
 		"unknown, maybe a secret":       {`{"name":"x","s3cret-9":"y"}`, 422, "body"},
+		"no double":                     {`{"name":"x","raw":{"n":77e777}}`, 422, "body.raw.n"},
+		"no integer":                    {`{"name":"x","number":77e7}`, 422, "body.number"},
+		"a fraction":                    {`{"name":"x","number":77.5}`, 422, "body.number"},
+		"larger than any integer":       {`{"name":"x","number":77777777777777777777}`, 422, "body.number"},
+		"less than any integer":         {`{"name":"x","number":-77777777777777777777}`, 422, "body.number"},
 		"unknown, further in":           {`{"name":"x","deep":{"parts":[{"title":"x","more":1}]}}`, 422, "body.deep.parts[0].more"},
 		"a control character":           {`{"name":"x\u0001"}`, 422, "body.name"},
 		"NUL":                           {`{"name":"x\u0000"}`, 422, "body.name"},
@@ -123,6 +129,7 @@ func TestStrictBodies(t *testing.T) {
 			require.Equal(t, c.field, p.Errors[0].Field, name)
 			require.NotEmpty(t, p.Errors[0].Message, name)
 			require.NotContains(t, w.Body.String(), "s3cret", name)
+			require.NotContains(t, w.Body.String(), "77", name)
 		}
 	}
 	require.Empty(t, took)
@@ -163,6 +170,48 @@ func TestStrictParameters(t *testing.T) {
 		require.Equal(t, field, p.Errors[0].Field, target)
 		require.NotContains(t, w.Body.String(), "s3cret")
 	}
+}
+
+// What would be read as JSON is checked as JSON, whatever it is called; and what
+// a caller says twice does not depend on which of the two is read.
+func TestStrictHeaders(t *testing.T) {
+	t.Parallel()
+	mux, took := strictAPI(t)
+	post := func(header http.Header) *httptest.ResponseRecorder {
+		req := httptest.NewRequest(http.MethodPost, "/things/1", strings.NewReader(`{"name":"x\u001b","name":"y"}`))
+		req.Header = header
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, req)
+		return w
+	}
+	for _, contentType := range []string{
+		"json", "json; charset=utf-8", "x+application/json", "+", "x+", ";", "Application/JSON", "a/b+json", "a/b+json+json", "a;b=+json", "text/plain", "JSON", "+json",
+	} {
+		w := post(http.Header{"Content-Type": {contentType}})
+		require.Contains(t, []int{http.StatusUnprocessableEntity, http.StatusUnsupportedMediaType}, w.Code, "%s: %s", contentType, w.Body)
+	}
+	w := post(http.Header{"Content-Type": {"application/json", "text/plain"}})
+	require.Equal(t, http.StatusUnprocessableEntity, w.Code)
+	require.Empty(t, took)
+}
+
+// What could not be decoded is not repeated, whatever gets as far as that.
+func TestDecodingErrorsAreNotRepeated(t *testing.T) {
+	t.Parallel()
+	var v struct {
+		N    int8
+		At   time.Time
+		Text json.RawMessage
+	}
+	for _, body := range []string{`{"n":777}`, `{"at":"777"}`, `{"at":777}`, `{"text":777x}`, `{"n":"777"}`} {
+		err := json.Unmarshal([]byte(body), &v)
+		require.Error(t, err, body)
+		p := newProblem(422, "refused", &huma.ErrorDetail{Location: "body", Message: err.Error()})
+		require.NotContains(t, p.Errors[0].Message, "777")
+		require.NotContains(t, p.Errors[0].Message, "json")
+	}
+	kept := &huma.ErrorDetail{Location: "body.name", Message: "expected string"}
+	require.Equal(t, "expected string", newProblem(422, "refused", kept).Errors[0].Message)
 }
 
 // A body that is larger than the operation takes is refused as before.

@@ -108,8 +108,26 @@ func (c *jsonCheck) value(schema *huma.Schema, depth int) error {
 		if fault := textFault(tok, raw, lines); fault != "" {
 			c.refuse(c.at(), fault)
 		}
+	case json.Number:
+		if fault := numberFault(tok, schema != nil && schema.Type == huma.TypeInteger); fault != "" {
+			c.refuse(c.at(), fault)
+		}
 	}
 	return nil
+}
+
+// numberFault says what is wrong with a number. Encoding/json would say it, too,
+// but with the number, and without its field.
+func numberFault(n json.Number, integer bool) string {
+	if integer {
+		if _, err := n.Int64(); err != nil {
+			return "must be an integer of 64 bits, in digits alone"
+		}
+	}
+	if _, err := n.Float64(); err != nil {
+		return "must be a number of double precision"
+	}
+	return ""
 }
 
 func (c *jsonCheck) array(schema *huma.Schema, depth int) error {
