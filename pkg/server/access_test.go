@@ -33,6 +33,7 @@ func TestABotReadsItsOwn(t *testing.T) {
 		effect(mine): 200, effect(others): 404, effect(nobodys): 404, effect("acme/000000000099|sub-1"): 404,
 		"/v1/tenants/acme/effects?bot=" + botID: 200, "/v1/tenants/acme/effects?bot=bot-2": 404, "/v1/tenants/acme/effects?bot=bot-9": 404,
 		"/v1/tenants/acme/effects": 403, "/v1/tenants/acme/effects?bot=": 403,
+		"/v1/tenants/acme/bots/" + botID: 200, "/v1/tenants/acme/bots/bot-2": 404, "/v1/tenants/acme/bots/bot-9": 404, "/v1/tenants/acme/bots": 403,
 		"/v1/tenants/acme/cards?bot=" + botID: 200, "/v1/tenants/acme/cards?bot=bot-2": 404, "/v1/tenants/acme/cards": 403,
 		"/v1/tenants/other/effects?bot=" + botID:               404,
 		"/v1/tenants/acme/effects?bot=" + botID + "&bot=bot-2": 422,
@@ -202,4 +203,24 @@ func TestFailuresAreBounded(t *testing.T) {
 	require.Len(t, f.tries, failuresRoom)
 	require.Len(t, f.known, failuresRoom)
 	require.Contains(t, f.tries, strconv.Itoa(3*failuresRoom-1), "the oldest went")
+}
+
+// HEAD asks for what GET does: whoever may read may, and nothing is entered.
+func TestHeadReads(t *testing.T) {
+	t.Parallel()
+	b := filled(t)
+	viewer := b.token(t, "acme")
+	bot := b.tokenAs(t, TokenParams{Name: "b", Role: trigger.RoleBot, TenantID: "acme", BotID: botID})
+	head := func(token, path string) int {
+		return b.write(t, token, call{method: http.MethodHead, path: path}).status
+	}
+	for op, path := range calls() {
+		require.Equal(t, 200, head(viewer, path), op)
+	}
+	require.Equal(t, 200, head(bot, "/v1/tenants/acme/effects?bot="+botID))
+	require.Equal(t, 404, head(bot, "/v1/tenants/acme/effects?bot=bot-9"))
+	require.Equal(t, 403, head(bot, "/v1/tenants/acme/events"))
+	require.Equal(t, 401, head("", "/v1/tenants/acme/events"))
+	require.Equal(t, 404, head(viewer, "/v1/tenants/other/events"))
+	b.entries(t, "acme", 0)
 }

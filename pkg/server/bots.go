@@ -109,7 +109,7 @@ func (a *API) registerBots(api huma.API) {
 	}, named("create-bot", "Make a bot."), creates, write)
 	huma.Get(api, "/v1/tenants/{tenant}/bots/{bot}", func(ctx context.Context, in *struct{ BotInput }) (*tagged[Bot], error) {
 		return k().one(ctx, in.Tenant, in.Bot)
-	}, named("get-bot", "One bot."))
+	}, named("get-bot", "One bot."), botReads(botInPath))
 	huma.Put(api, "/v1/tenants/{tenant}/bots/{bot}", func(ctx context.Context, in *struct {
 		BotInput
 		MatchInput

@@ -22,7 +22,7 @@ func readsOnly(o *huma.Operation) { mark(o, "reads_only", true) }
 
 // mayRead reports whether a call needs no more than to read.
 func mayRead(o *huma.Operation, method string) bool {
-	return method == http.MethodGet || (o != nil && o.Metadata["reads_only"] == true)
+	return method == http.MethodGet || method == http.MethodHead || (o != nil && o.Metadata["reads_only"] == true)
 }
 
 // DryRunInput chooses the stored events of a dry run.
