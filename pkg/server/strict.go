@@ -158,8 +158,12 @@ func checkParams(ctx huma.Context) (errs []error) {
 			values = []string{ctx.Param(p.Name)}
 		case "header":
 			values = headers(ctx, p.Name)
-			if len(values) > 1 {
+			switch {
+			case len(values) > 1:
 				errs = append(errs, tracker.Fieldf(where, "is given twice"))
+			case len(values) == 1 && values[0] == "":
+				// A condition that got lost on the way is none that holds.
+				errs = append(errs, tracker.Fieldf(where, "must not be empty"))
 			}
 		case "query":
 			known[p.Name] = true
