@@ -212,3 +212,31 @@ func TestExportByAPI(t *testing.T) {
 	require.False(t, applyResult(t, b.write(t, editor, call{method: "POST", path: "/v1/tenants/acme/apply", body: string(body)})).Changed())
 	require.Equal(t, 404, b.get(t, b.token(t, "acme"), "/v1/tenants/other/export").status)
 }
+
+// A tenant's file that describes another tenant is refused by its id alone: what
+// that tenant has makes no difference, and neither whether it is there.
+func TestApplyTellsNothingOfAnotherTenant(t *testing.T) {
+	t.Parallel()
+	b := filled(t)
+	editor := b.role(t, trigger.RoleEditor, "other", "e")
+	for _, rest := range []string{
+		"",
+		"bots: [{name: implementer, url: 'http://h/'}]",
+		"bots: [{name: implementer, url: 'http://127.0.0.1:1/launch?***'}]",
+		"boards: [{name: issues, columns: [{id: a}]}]",
+		"subscriptions: [{name: a, bot: implementer, on: {kinds: [card.created], board: issues, to: todo}}]",
+	} {
+		for _, before := range []string{"", "{id: other, name: other}, "} {
+			apply := func(tenant string) answer {
+				file := "tenants: [" + before + "{id: " + tenant + ", name: x, " + rest + "}]"
+				body, err := json.Marshal(ApplyBody{File: file, DryRun: true})
+				require.NoError(t, err)
+				return b.post(t, editor, "/v1/tenants/other/apply", string(body))
+			}
+			got := apply("acme")
+			require.Equal(t, 422, got.status)
+			require.Len(t, got.problem(t).Errors, 1, got.body)
+			require.Equal(t, apply("nobody").body, got.body)
+		}
+	}
+}

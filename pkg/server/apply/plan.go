@@ -36,6 +36,9 @@ func newPlan(ctx context.Context, f *File, p Params) (*plan, error) {
 	pl := &plan{Params: p, file: f, now: p.Clock.Now()}
 	for i := range f.tenants {
 		t := &tenantPlan{plan: pl, spec: &f.tenants[i], names: make(map[string]string)}
+		if t.foreign() {
+			continue
+		}
 		if err := t.read(ctx); err != nil {
 			return nil, fmt.Errorf("apply %s: read tenant %s: %w", f.name, t.spec.id, err)
 		}
@@ -105,12 +108,20 @@ func (t *tenantPlan) read(ctx context.Context) (err error) {
 	return err
 }
 
-// checkTenant holds the file to the one tenant that it may describe.
+// foreign refuses a tenant that the file may not describe, ahead of all that is
+// compared with what the store has of it: whose file this is must not learn that.
+func (t *tenantPlan) foreign() bool {
+	if t.Tenant == "" || t.spec.id == t.Tenant {
+		return false
+	}
+	t.errorf(t.spec.path+".id", "only one tenant may be described here, and it is another one")
+	return true
+}
+
+// checkTenant holds the file to a tenant that is there, and to its name.
 func (t *tenantPlan) checkTenant() error {
 	switch {
 	case t.Tenant == "":
-	case t.spec.id != t.Tenant:
-		t.errorf(t.spec.path+".id", "only one tenant may be described here, and it is another one")
 	case t.tenant == nil:
 		return fmt.Errorf("apply %s: tenant %s: %w", t.file.name, t.Tenant, tracker.ErrNotFound)
 	case t.tenant.Name != t.spec.name:
