@@ -15,6 +15,9 @@ import (
 const (
 	// auditMaxBytes bounds what things were before and after, of one entry.
 	auditMaxBytes = 32 << 10
+	// auditMaxPath bounds the path of one entry: the longest that an operation
+	// takes, with each byte percent-encoded, is shorter.
+	auditMaxPath = 2 << 10
 	// auditMaxChanges bounds how many changes one entry names.
 	auditMaxChanges = 1000
 )
@@ -39,7 +42,7 @@ func (a *API) audited(api huma.API) func(huma.Context, func(huma.Context)) {
 		var trail []change
 		next(huma.WithValue(ctx, trailKey{}, &trail))
 		end := auditEnd(ctx.Status(), trail)
-		end.EndedAt = a.Store.Now()
+		end.EndedAt, end.Truncated = a.Store.Now(), end.Truncated || e.Truncated
 		// Also for a caller that has gone. If it fails the entry says that the
 		// call was begun, which is true.
 		ectx, cancel := context.WithTimeout(context.WithoutCancel(ctx.Context()), afterwards)
@@ -57,6 +60,9 @@ func (a *API) auditEntry(ctx huma.Context) trigger.AuditEntry {
 		TokenID: token.ID, TokenName: token.Name, Role: token.Role, Address: hostOf(ctx.RemoteAddr()),
 		Operation: op.OperationID, Method: ctx.Method(), Path: u.EscapedPath(),
 		AuditEnd: trigger.AuditEnd{Outcome: trigger.AuditBegun},
+	}
+	if len(e.Path) > auditMaxPath { // it will be refused
+		e.Path, e.Truncated = e.Path[:auditMaxPath], true
 	}
 	if op.Metadata["tenant_as_a_whole"] == true {
 		e.TenantID = "" // it outlives the tenant
@@ -129,7 +135,7 @@ type AuditEntry struct {
 	Status    int                  `json:"status,omitempty"`
 	EndedAt   *time.Time           `json:"ended_at,omitempty"`
 	Changes   []AuditChange        `json:"changes"`
-	Truncated bool                 `json:"truncated,omitempty" doc:"changes lacks some of them, or of what they were before and after"`
+	Truncated bool                 `json:"truncated,omitempty" doc:"changes lacks some of them, or of what they were before and after, or the path is not all of it"`
 }
 
 // AuditChange is one thing that a call changed.

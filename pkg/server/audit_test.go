@@ -211,3 +211,18 @@ func TestAuditOfACommand(t *testing.T) {
 	require.Empty(t, e.TokenID)
 	require.Equal(t, "pause-tenant", e.Operation)
 }
+
+// What a refused call names is entered, but no more of it than any good path
+// has: an entry is bounded.
+func TestAuditOfALongPath(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	editor := b.role(t, trigger.RoleEditor, "acme", "e")
+	long := "/v1/tenants/acme/cards/" + strings.Repeat("x", 20_000)
+	require.Equal(t, 422, b.write(t, editor, call{method: http.MethodDelete, path: long}).status)
+	e := b.entries(t, "acme", 1)[0]
+	require.Equal(t, trigger.AuditRefused, e.Outcome)
+	require.Len(t, e.Path, auditMaxPath)
+	require.True(t, e.Truncated)
+	require.True(t, strings.HasPrefix(long, e.Path))
+}
