@@ -701,7 +701,7 @@ type AuditEntry struct {
 	TokenId   *string `json:"token_id,omitempty"`
 	TokenName string  `json:"token_name"`
 
-	// Truncated changes lacks some of them, or of what they were before and after
+	// Truncated changes lacks some of them, or of what they were before and after, or the path is not all of it
 	Truncated *bool `json:"truncated,omitempty"`
 }
 
@@ -2021,13 +2021,13 @@ type DeleteTenantParams struct {
 	// Discard true: also if rows would be lost that somebody may still want
 	Discard *bool `form:"discard,omitempty" json:"discard,omitempty"`
 
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // ReplaceTenantParams defines parameters for ReplaceTenant.
 type ReplaceTenantParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
@@ -2053,13 +2053,13 @@ type CreateBoardParams struct {
 
 // DeleteBoardParams defines parameters for DeleteBoard.
 type DeleteBoardParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // ReplaceBoardParams defines parameters for ReplaceBoard.
 type ReplaceBoardParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
@@ -2078,31 +2078,31 @@ type CreateBotParams struct {
 
 // DeleteBotParams defines parameters for DeleteBot.
 type DeleteBotParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // ReplaceBotParams defines parameters for ReplaceBot.
 type ReplaceBotParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // RotateBotSecretParams defines parameters for RotateBotSecret.
 type RotateBotSecretParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // CancelBotRotationParams defines parameters for CancelBotRotation.
 type CancelBotRotationParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // FinishBotRotationParams defines parameters for FinishBotRotation.
 type FinishBotRotationParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
@@ -2136,19 +2136,19 @@ type CreateCardParams struct {
 
 // DeleteCardParams defines parameters for DeleteCard.
 type DeleteCardParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // EditCardParams defines parameters for EditCard.
 type EditCardParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // AssignCardParams defines parameters for AssignCard.
 type AssignCardParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
@@ -2164,7 +2164,7 @@ type CreateCommentParams struct {
 	// IdempotencyKey makes the call safe to repeat for 24 hours: with the same key nothing is made twice
 	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
 
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
@@ -2193,19 +2193,19 @@ type ExplainCardParams struct {
 
 // LabelCardParams defines parameters for LabelCard.
 type LabelCardParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // MoveCardParams defines parameters for MoveCard.
 type MoveCardParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // ReorderCardParams defines parameters for ReorderCard.
 type ReorderCardParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
@@ -2268,31 +2268,31 @@ type CreateHookParams struct {
 
 // DeleteHookParams defines parameters for DeleteHook.
 type DeleteHookParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // ReplaceHookParams defines parameters for ReplaceHook.
 type ReplaceHookParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // RotateHookSecretParams defines parameters for RotateHookSecret.
 type RotateHookSecretParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // CancelHookRotationParams defines parameters for CancelHookRotation.
 type CancelHookRotationParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // FinishHookRotationParams defines parameters for FinishHookRotation.
 type FinishHookRotationParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
@@ -2311,25 +2311,25 @@ type CreateProjectionParams struct {
 
 // DeleteProjectionParams defines parameters for DeleteProjection.
 type DeleteProjectionParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // ReplaceProjectionParams defines parameters for ReplaceProjection.
 type ReplaceProjectionParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // DisableProjectionParams defines parameters for DisableProjection.
 type DisableProjectionParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // EnableProjectionParams defines parameters for EnableProjection.
 type EnableProjectionParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
@@ -2363,19 +2363,19 @@ type DryRunDraftParams struct {
 
 // DeleteSubscriptionParams defines parameters for DeleteSubscription.
 type DeleteSubscriptionParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // ReplaceSubscriptionParams defines parameters for ReplaceSubscription.
 type ReplaceSubscriptionParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
 // DisableSubscriptionParams defines parameters for DisableSubscription.
 type DisableSubscriptionParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
@@ -2393,7 +2393,7 @@ type DryRunSubscriptionParams struct {
 
 // EnableSubscriptionParams defines parameters for EnableSubscription.
 type EnableSubscriptionParams struct {
-	// IfMatch the ETag that was read; * for whatever is there
+	// IfMatch the ETag that was read, or several; * for whatever is there
 	IfMatch *string `json:"If-Match,omitempty"`
 }
 
@@ -2666,7 +2666,7 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/pauses (the `ListAllPauses` operationId).
 	ListAllPauses(ctx context.Context, params *ListAllPausesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListTenants Where each tenant's log stands. For admins.
+	// ListTenants The tenants, and where each one's log stands. For admins.
 	//
 	// Corresponds with GET /v1/tenants (the `ListTenants` operationId).
 	ListTenants(ctx context.Context, params *ListTenantsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -3593,7 +3593,7 @@ func (c *Client) ListAllPauses(ctx context.Context, params *ListAllPausesParams,
 	return c.Client.Do(req)
 }
 
-// ListTenants Where each tenant's log stands. For admins.
+// ListTenants The tenants, and where each one's log stands. For admins.
 //
 // Corresponds with GET /v1/tenants (the `ListTenants` operationId).
 func (c *Client) ListTenants(ctx context.Context, params *ListTenantsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -11355,7 +11355,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/pauses (the `ListAllPauses` operationId).
 	ListAllPausesWithResponse(ctx context.Context, params *ListAllPausesParams, reqEditors ...RequestEditorFn) (*ListAllPausesResponse, error)
 
-	// ListTenantsWithResponse Where each tenant's log stands. For admins.
+	// ListTenantsWithResponse The tenants, and where each one's log stands. For admins.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -16943,7 +16943,7 @@ func (c *ClientWithResponses) ListAllPausesWithResponse(ctx context.Context, par
 	return ParseListAllPausesResponse(rsp)
 }
 
-// ListTenantsWithResponse Where each tenant's log stands. For admins.
+// ListTenantsWithResponse The tenants, and where each one's log stands. For admins.
 //
 // Returns a wrapper object for the known response body format(s).
 //
