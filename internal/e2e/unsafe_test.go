@@ -46,7 +46,8 @@ func TestW8_UnsafeBotIsAskedOnceWhateverDies(t *testing.T) {
 		require.NoError(t, r.cmd.Process.Kill())
 		<-r.exited
 	}
-	third := serve(t, env, "gamma", serveFlags...)
+	// It waits for as long as the commands below take.
+	third := serve(t, env, "gamma", append([]string{"--lease", "2m", "--attempt-deadline", "110s", "--http-timeout", "100s"}, flags...)...)
 	rows := func() (out []trigger.Effect) {
 		rows, err := store.EffectList(t.Context(), trigger.EffectListParams{
 			TenantID: "acme", EffectFilter: trigger.EffectFilter{State: trigger.StateReconcile}, Limit: 10,
