@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -95,6 +96,10 @@ func flagged(err error, flags []*kong.Flag) error {
 		for _, named := range append(fieldFlags[name], strings.ReplaceAll(name, "_", "-")) {
 			if at := slices.IndexFunc(flags, func(flag *kong.Flag) bool { return flag.Name == named }); at >= 0 {
 				f.Field = "--" + named
+				// It may come from there, unseen.
+				if env := flags[at].Envs; len(env) > 0 && os.Getenv(env[0]) != "" {
+					f.Field += " (" + env[0] + ")"
+				}
 				break
 			}
 			// --url is the server's, wherever it is not what the field means.

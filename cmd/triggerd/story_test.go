@@ -248,7 +248,7 @@ func TestErrorsOfAServer(t *testing.T) {
 	}
 	srv.Close()
 	require.Contains(t, o.refused(t, "effects", "ls", "--tenant", "acme"), "Is the server running")
-	for _, url := range []string{"https://u:s3cret@h", "https://h?s3cret", "h:80", "ftp://h"} {
+	for _, url := range []string{"https://u:s3cret@h", "https://h?s3cret", "h:80", "ftp://h", "https://h/v1", "https://h/proxied/v1/"} {
 		o.flags[1] = url
 		require.Contains(t, o.refused(t, "effects", "ls", "--tenant", "acme"), "--url: must")
 	}

@@ -80,6 +80,9 @@ func New(p Params) (*Client, error) {
 	case u.RawQuery != "" || u.Fragment != "":
 		return nil, errors.New("must not hold a query or a fragment")
 	}
+	if strings.HasSuffix(strings.TrimRight(u.Path, "/"), "/v1") {
+		return nil, errors.New("must not end in /v1, which each call adds: https://triggerd.example")
+	}
 	c.base = url.URL{Scheme: u.Scheme, Host: u.Host, Path: strings.TrimRight(u.Path, "/"), RawPath: strings.TrimRight(u.RawPath, "/")}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	c.http.Transport, c.http.Timeout = transport, cmp.Or(p.Timeout, TimeoutDefault)
