@@ -24,26 +24,31 @@ var (
 	boardResource = resource{
 		"board", "boards", "boards",
 		[]column{{head: "BOARD", path: "id"}, {head: "NAME", path: "name"}, {head: "COLUMNS", show: columnIDs}, {head: "UPDATED", path: "updated_at"}},
-		[]string{"name", "columns"}, false,
+		[]string{"name", "columns"},
+		false,
 	}
 	botResource = resource{
 		"bot", "bots", "bots",
 		columns("BOT:id", "NAME:name", "URL:url", "REPLAY:replay", "ROTATING SINCE:rotating_since", "UPDATED:updated_at"),
-		[]string{"name", "url", "replay"}, true,
+		[]string{"name", "url", "replay"},
+		true,
 	}
 	hookResource = resource{
 		"hook", "hooks", "hooks",
 		columns("HOOK:id", "NAME:name", "PROVIDER:provider", "BOARD:board_id", "PATH:path", "DANGLING:dangling"),
-		[]string{"name", "provider", "board_id", "columns"}, true,
+		[]string{"name", "provider", "board_id", "columns"},
+		true,
 	}
 	subscriptionResource = resource{
 		"subscription", "subscriptions", "subs", subColumns,
-		[]string{"name", "enabled", "on", "if", "when", "bot_id", "mode", "to_column", "consume", "rank", "max_per_minute", "args", "vars"}, false,
+		[]string{"name", "enabled", "on", "if", "when", "bot_id", "mode", "to_column", "consume", "rank", "max_per_minute", "args", "vars"},
+		false,
 	}
 	projectionResource = resource{
 		"projection", "projections", "projections",
 		columns("PROJECTION:id", "NAME:name", "ENABLED:enabled", "FROM:from_board_id", "TO:to_board_id", "DANGLING:dangling"),
-		[]string{"name", "enabled", "from_board_id", "to_board_id", "columns"}, false,
+		[]string{"name", "enabled", "from_board_id", "to_board_id", "columns"},
+		false,
 	}
 )
 
