@@ -197,7 +197,7 @@ func (s *Store) SubscriptionRefs(_ context.Context, tenantID string) ([]trigger.
 	var out []trigger.SubscriptionRef
 	for _, sub := range s.subscriptions.list(tenantID) {
 		if sub.Enabled {
-			out = append(out, trigger.SubscriptionRef{ID: sub.ID, Revision: sub.Revision})
+			out = append(out, trigger.SubscriptionRef{ID: sub.ID, Revision: sub.Revision, UpdatedAt: sub.UpdatedAt})
 		}
 	}
 	return out, nil

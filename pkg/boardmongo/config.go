@@ -174,7 +174,7 @@ func (s *Store) SubscriptionPage(ctx context.Context, tenantID, afterID string, 
 func (s *Store) SubscriptionRefs(ctx context.Context, tenantID string) ([]trigger.SubscriptionRef, error) {
 	return findAll[trigger.SubscriptionRef](ctx, s, collSubscriptions,
 		bson.D{{Key: "tenant_id", Value: tenantID}, {Key: "enabled", Value: true}},
-		options.Find().SetProjection(bson.D{{Key: "_id", Value: 0}, {Key: "id", Value: 1}, {Key: "revision", Value: 1}}))
+		options.Find().SetProjection(bson.D{{Key: "_id", Value: 0}, {Key: "id", Value: 1}, {Key: "revision", Value: 1}, {Key: "updated_at", Value: 1}}))
 }
 
 // SubscriptionSave implements trigger.Config.

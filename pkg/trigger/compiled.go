@@ -90,7 +90,7 @@ func (c *subscriptionCache) load(ctx context.Context, store subscriptionReader, 
 	next := make(map[string]*Matcher, len(refs))
 	var unread []string
 	for _, ref := range refs {
-		if have != nil && have.subs[ref.ID] != nil && have.subs[ref.ID].sub.Revision == ref.Revision {
+		if have != nil && have.subs[ref.ID].isOf(ref) {
 			next[ref.ID] = have.subs[ref.ID]
 		} else {
 			unread = append(unread, ref.ID)
@@ -148,12 +148,17 @@ func readSubscriptions(ctx context.Context, store subscriptionReader, tenantID s
 	return out, nil
 }
 
+// isOf reports whether m, which may be nil, is of the state that the ref names.
+func (m *Matcher) isOf(ref SubscriptionRef) bool {
+	return m != nil && m.sub.Revision == ref.Revision && m.sub.UpdatedAt.Equal(ref.UpdatedAt)
+}
+
 func (c *compiledSet) is(refs []SubscriptionRef) bool {
 	if len(refs) != len(c.subs) {
 		return false
 	}
 	for _, ref := range refs {
-		if m := c.subs[ref.ID]; m == nil || m.sub.Revision != ref.Revision {
+		if !c.subs[ref.ID].isOf(ref) {
 			return false
 		}
 	}

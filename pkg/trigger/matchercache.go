@@ -19,7 +19,7 @@ func (c *matcherCache) of(s *Subscription) *Matcher {
 	c.mu.Lock()
 	m := c.have[key]
 	c.mu.Unlock()
-	if m != nil && m.sub.Revision == s.Revision {
+	if m.isOf(SubscriptionRef{s.ID, s.Revision, s.UpdatedAt}) {
 		return m
 	}
 	m = storedMatcher(s)

@@ -336,10 +336,12 @@ type Bulks interface {
 	BulkStop(ctx context.Context, tenantID, id string) error
 }
 
-// SubscriptionRef names one state of one subscription.
+// SubscriptionRef names one state of one subscription. One that was deleted and
+// made again under its id has the same revisions at other times.
 type SubscriptionRef struct {
-	ID       string `json:"id"`
-	Revision int64  `json:"revision"`
+	ID        string    `json:"id"`
+	Revision  int64     `json:"revision"`
+	UpdatedAt time.Time `json:"updated_at"`
 }
 
 // Config keeps what people configure. A Save is conditional on the revision

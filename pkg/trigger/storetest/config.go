@@ -77,10 +77,33 @@ func testRefs(t *testing.T, b *bundle) {
 	require.Equal(t, full, got)
 	refs, err := b.real.SubscriptionRefs(ctx, tenant)
 	require.NoError(t, err)
-	require.Equal(t, []trigger.SubscriptionRef{{ID: "s1", Revision: 1}}, refs)
+	require.Equal(t, []trigger.SubscriptionRef{{ID: "s1", Revision: 1, UpdatedAt: b.sub(t, "s1").UpdatedAt}}, refs)
 	list, err := b.real.SubscriptionList(ctx, tenant)
 	require.NoError(t, err)
 	require.Len(t, list, 2)
+}
+
+// testMadeAgain: a subscription that was deleted and made again under its id (a
+// create sent again with its key) is another one at each revision.
+func testMadeAgain(t *testing.T, b *bundle) {
+	ctx := t.Context()
+	b.bot(t, "bot1")
+	at := b.real.Now().Add(-time.Hour)
+	b.subscribe(t, "s1", "old", func(s *trigger.Subscription) { s.UpdatedAt = at })
+	b.create(t, "c1", "open", "old")
+	b.relayed(t, "c1")
+	b.drain(t)
+	require.Len(t, b.rows(t), 1)
+	require.NoError(t, b.real.SubscriptionDelete(ctx, tenant, "s1", 1))
+	b.subscribe(t, "s1", "new", func(s *trigger.Subscription) { s.UpdatedAt = at.Add(time.Minute) })
+	b.create(t, "c2", "open", "old")
+	b.create(t, "c3", "open", "new")
+	b.relayed(t, "c2")
+	b.relayed(t, "c3")
+	b.drain(t)
+	rows := b.rows(t)
+	require.Len(t, rows, 2)
+	require.ElementsMatch(t, []string{"c1", "c3"}, []string{rows[0].CardID, rows[1].CardID})
 }
 
 func testDeliveries(t *testing.T, b *bundle) {

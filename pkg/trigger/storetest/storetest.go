@@ -130,6 +130,7 @@ func Run(t *testing.T, open func(t *testing.T) trigger.Store) {
 		"TestLanes_DueTimeAndVersion":                  testLanes,
 		"TestConfig_RevisionsAndNames":                 testConfig,
 		"TestConfig_SubscriptionRefs":                  testRefs,
+		"TestT7_ASubscriptionMadeAgain":                testMadeAgain,
 		"TestDeliveries":                               testDeliveries,
 		"TestTokens":                                   testTokens,
 		"TestEffectList_PagesSeeEachRowOnce":           testEffectList,
