@@ -46,7 +46,12 @@ func (s *Store) TenantPurge(_ context.Context, tenantID string, part trigger.Ten
 	case trigger.PartHooks:
 		return purge(s.hooks.rows, limit, ofTenant[entry[trigger.Hook]](tenantID)), nil
 	case trigger.PartCards:
-		return purge(s.cards, limit, ofTenant[*tracker.Card](tenantID)), nil
+		return purge(s.cards, limit, func(k key, _ *tracker.Card) bool {
+			if k.tenant == tenantID {
+				delete(s.comments, k)
+			}
+			return k.tenant == tenantID
+		}), nil
 	case trigger.PartEvents:
 		if l == nil {
 			return 0, nil
