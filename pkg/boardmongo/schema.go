@@ -91,7 +91,7 @@ func indexes() []index {
 		{coll: collBots, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
 		{coll: collHooks, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
 		{coll: collSubscriptions, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
-		{coll: collSubscriptions, name: "tenant_enabled", keys: asc("tenant_id", "enabled", "id", "revision")},
+		{coll: collSubscriptions, name: "tenant_enabled", keys: asc("tenant_id", "enabled", "id", "revision", "updated_at")},
 		{coll: collSubscriptions, name: "held_from", keys: asc("guard.held_from"), partial: bson.D{{Key: "guard.held_from", Value: exists}}},
 		{coll: collProjections, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
 		{coll: collBulks, name: "created_at_ttl", keys: asc("created_at"), ttl: trigger.BulkKept},
