@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -94,7 +95,7 @@ func (b *bundle) lists(t *testing.T) map[string]listOf {
 		ok(err)
 		seqs, err := b.server.board.Relay.Card(ctx, "acme", id)
 		ok(err)
-		return fmt.Sprint(seqs[out.Event.EID])
+		return strconv.FormatInt(seqs[out.Event.EID], 10)
 	}
 	edited := func(id string) func(i int) string {
 		return func(i int) string {
@@ -195,7 +196,7 @@ func TestPagesOfEachList(t *testing.T) {
 				given, err := url.ParseQuery(query)
 				require.NoError(t, err)
 				if list.n == 0 {
-					given.Set("limit", fmt.Sprint(limit))
+					given.Set("limit", strconv.Itoa(limit))
 				}
 				for page := range 200 {
 					var got struct {
