@@ -171,6 +171,14 @@ func (a *API) tenantDelete(ctx context.Context, id string, match *MatchInput, di
 // nothingToLose refuses while there are rows that a person may still want.
 func (a *API) nothingToLose(ctx context.Context, id string) error {
 	var says []string
+	// First the log: what it owes is rows by the time that these are counted.
+	head, err := a.Store.HeadGet(ctx, id)
+	if err != nil && !errors.Is(err, tracker.ErrNotFound) {
+		return a.fail(err)
+	}
+	if head != nil && head.Seq > head.Cursor {
+		says = append(says, fmt.Sprintf("those of %d events that are not matched yet", head.Seq-head.Cursor))
+	}
 	for _, state := range []trigger.State{trigger.StatePending, trigger.StateClaimed, trigger.StateHeld, trigger.StateFailed, trigger.StateReconcile} {
 		n, err := a.Store.EffectCount(ctx, id, state, countMost)
 		if err != nil {

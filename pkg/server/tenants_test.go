@@ -74,6 +74,22 @@ func TestTenantsAreListedWithoutALog(t *testing.T) {
 
 // Deleting a tenant with rows that somebody may want has to be said; from then
 // on it answers nothing else, and when it is gone its id is free.
+// An event that is not matched yet owes effects, too.
+func TestDeleteTenantWithAnUnmatchedEvent(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	admin := b.token(t, "")
+	b.subscribe(t)
+	require.Equal(t, "accepted", b.deliver(t, delivery{body: payload(t, "issues.opened")}).hook(t).Status)
+	remove := func(query string) answer {
+		return b.do(t, b.requestAs(t, http.MethodDelete, "/v1/tenants/acme"+query, admin, "", ""))
+	}
+	a := remove("")
+	require.Equal(t, 409, a.status)
+	require.Contains(t, a.problem(t).Detail, "1 events that are not matched yet")
+	require.Equal(t, 202, remove("?discard=true").status)
+}
+
 func TestDeleteTenant(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
