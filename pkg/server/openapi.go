@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -75,32 +76,30 @@ func rolesOf(op *huma.Operation) []trigger.Role {
 }
 
 // serveDocs serves the OpenAPI document and the reference page made of it,
-// without a token: they say what everybody may know.
+// without a token: they say what everybody may know. They are made when somebody
+// asks for them: a command that uses the API in its own process never does.
 func (a *API) serveDocs() {
-	asYAML, err := a.OpenAPIYAML()
-	if err != nil {
-		panic(err) // the operations are the program's own
-	}
-	asJSON, err := json.Marshal(a.openapi)
-	if err != nil {
-		panic(err)
-	}
-	page, policy := referencePage(a.openapi)
+	page := sync.OnceValues(func() ([]byte, string) { return referencePage(a.openapi) })
 	for path, f := range map[string]struct {
 		contentType string
-		content     []byte
+		content     func() ([]byte, error)
 	}{
-		"/openapi.yaml": {"application/yaml", asYAML},
-		"/openapi.json": {"application/json", asJSON},
-		"/docs":         {"text/html; charset=utf-8", page},
+		"/openapi.yaml": {"application/yaml", sync.OnceValues(a.OpenAPIYAML)},
+		"/openapi.json": {"application/json", sync.OnceValues(func() ([]byte, error) { return json.Marshal(a.openapi) })},
+		"/docs":         {"text/html; charset=utf-8", func() ([]byte, error) { html, _ := page(); return html, nil }},
 	} {
 		a.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			content, err := f.content()
+			if err != nil {
+				panic(err) // the operations are the program's own
+			}
+			_, policy := page()
 			h := w.Header()
 			h.Set("Content-Type", f.contentType)
 			h.Set("Content-Security-Policy", policy)
 			h.Set("X-Content-Type-Options", "nosniff")
 			h.Set("Referrer-Policy", "no-referrer")
-			_, _ = w.Write(f.content)
+			_, _ = w.Write(content)
 		})
 	}
 }
