@@ -166,6 +166,9 @@ func (s *Store) EventInsertMany(ctx context.Context, tenantID string, events []t
 	if mongo.IsDuplicateKeyError(err) {
 		return fmt.Errorf("insert %d events of %s: %w", len(events), tenantID, trigger.ErrEventExists)
 	}
+	if contended(err) {
+		return fmt.Errorf("insert %d events of %s: %w: %w", len(events), tenantID, trigger.ErrContended, err)
+	}
 	if err != nil {
 		return fmt.Errorf("insert %d events of %s: %w", len(events), tenantID, err)
 	}
@@ -220,6 +223,25 @@ func onlyDuplicates(err error) bool {
 	}
 	for _, we := range bulk.WriteErrors {
 		if !mongo.IsDuplicateKeyError(we.WriteError) {
+			return false
+		}
+	}
+	return len(bulk.WriteErrors) > 0
+}
+
+// contended reports whether the server ended a write because it and another
+// waited for each other, and nothing else: MongoDB's WriteConflict, or
+// PostgreSQL's deadlock_detected (40P01) and serialization_failure (40001),
+// which DocumentDB passes on as MAKE_SQLSTATE packs them, six bits a character.
+// The documents before it in an ordered write are in, it and those after it are
+// not.
+func contended(err error) bool {
+	var bulk mongo.BulkWriteException
+	if !errors.As(err, &bulk) || bulk.WriteConcernError != nil {
+		return false
+	}
+	for _, we := range bulk.WriteErrors {
+		if !slices.Contains([]int{112, 4 | ('P'-'0')<<12 | 1<<24, 4 | 1<<24}, we.Code) {
 			return false
 		}
 	}

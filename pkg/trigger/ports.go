@@ -21,6 +21,10 @@ import (
 // again (E2).
 var ErrEventExists = errors.New("an event with this seq or eid exists")
 
+// ErrContended says that the store ended a write because it and another one
+// waited for each other. What was left out of it can be tried at once.
+var ErrContended = errors.New("another writer came in between")
+
 // Clock tells the database's time, to the millisecond: all times that
 // replicas compare are of this clock (W11).
 type Clock interface{ Now() time.Time }
@@ -33,8 +37,9 @@ type EventLog interface {
 	// patience, up to PatienceMax (T3).
 	SeqAllocate(ctx context.Context, tenantID string, n int, lost bool) (first int64, err error)
 	// EventInsertMany inserts the events in their order, in one command, and
-	// stops at the first that meets one already there: ErrEventExists, the
-	// ones before it are in.
+	// stops at the first that meets one already there: ErrEventExists, or one
+	// that another is inserting at this moment, if the store ends one of the
+	// two for it: ErrContended. The ones before it are in.
 	EventInsertMany(ctx context.Context, tenantID string, events []Event) error
 	// EventFillVoids gives up those of the seqs that are not taken.
 	EventFillVoids(ctx context.Context, tenantID string, seqs []int64) error

@@ -192,7 +192,11 @@ func (r *Relay) events(ctx context.Context, tenantID string, pending []Event, p 
 		defer cancel()
 		fillErr := r.Log.EventFillVoids(fctx, tenantID, taken)
 		r.wake(tenantID)
-		if errors.Is(err, ErrEventExists) && fillErr == nil {
+		switch {
+		case fillErr == nil && errors.Is(err, ErrEventExists):
+			return true, nil
+		case fillErr == nil && errors.Is(err, ErrContended):
+			clear(p.tried) // no void took them
 			return true, nil
 		}
 		return false, errors.Join(err, fillErr)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/triggerd/triggerd/pkg/tracker"
@@ -16,6 +17,7 @@ func appendTests() map[string]func(*testing.T, *bundle) {
 	return map[string]func(*testing.T, *bundle){
 		"TestE5_AppendIsOnceAndRefusesOtherContent": testE5Append,
 		"TestE2_TwoAppendsOfTheSameEvents":          testE2TwoAppends,
+		"TestE2_InsertThatLetAnotherGoFirst":        testE2Contended,
 	}
 }
 
@@ -61,6 +63,42 @@ func testE5Append(t *testing.T, b *bundle) {
 	require.Len(t, b.events(t), 4)
 }
 
+// A store may end an insert to let another one of the same events go on, with
+// the first of them in.
+func testE2Contended(t *testing.T, b *bundle) {
+	var events []trigger.Event
+	for i := range 3 {
+		events = append(events, trigger.Event{TenantID: tenant, Source: trigger.SourceCustom, BoardEvent: tracker.BoardEvent{
+			EID: fmt.Sprint("custom:", i), Kind: "custom.thing", CardID: "c1", At: b.Now(),
+		}})
+	}
+	once := sync.Once{}
+	b.setHook(func(op string) {
+		if op == "EventInsertMany" {
+			once.Do(func() {
+				first := events[0]
+				first.Seq = 1
+				assert.NoError(t, b.real.EventInsertMany(t.Context(), tenant, []trigger.Event{first}))
+			})
+		}
+	})
+	met := false
+	b.setCut(func(point string) error {
+		if point != "EventInsertMany:before" || met {
+			return nil
+		}
+		met = true
+		return fmt.Errorf("insert: %w", trigger.ErrContended)
+	})
+	seqs, err := b.relay.Append(t.Context(), tenant, append([]trigger.Event(nil), events...))
+	require.NoError(t, err)
+	require.Equal(t, map[string]int64{"custom:0": 1, "custom:1": 4, "custom:2": 5}, seqs)
+	contiguous(t, b)
+	head, err := b.real.HeadGet(t.Context(), tenant)
+	require.NoError(t, err)
+	require.Zero(t, head.PatienceMS, "no void took a seq")
+}
+
 func testE2TwoAppends(t *testing.T, b *bundle) {
 	var events []trigger.Event
 	for i := range 20 {
@@ -74,9 +112,8 @@ func testE2TwoAppends(t *testing.T, b *bundle) {
 		wg.Go(func() {
 			// Each has a list of its own, and they overlap.
 			seqs, err := b.relay.Append(t.Context(), tenant, append([]trigger.Event(nil), events[i*3:i*3+11]...))
-			if err == nil {
-				got[i] = seqs
-			}
+			assert.NoError(t, err)
+			got[i] = seqs
 		})
 	}
 	wg.Wait()
