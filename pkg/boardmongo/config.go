@@ -3,6 +3,7 @@ package boardmongo
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -28,12 +29,20 @@ func save[T any](ctx context.Context, s *Store, coll, key string, revision int64
 	defer cancel()
 	var err error
 	written := true
-	if revision == 1 {
-		_, err = s.db.Collection(coll).InsertOne(ctx, doc[T]{key, v})
-	} else {
-		var res *mongo.UpdateResult
-		res, err = s.db.Collection(coll).ReplaceOne(ctx, bson.D{{Key: "_id", Value: key}, {Key: "revision", Value: revision - 1}}, doc[T]{key, v})
-		written = err != nil || res.MatchedCount > 0
+	// Those that take one name at once may wait for each other: whom the server
+	// ended for another one finds that one's there, sooner or later.
+	for ctx.Err() == nil {
+		if revision == 1 {
+			_, err = s.db.Collection(coll).InsertOne(ctx, doc[T]{key, v})
+		} else {
+			var res *mongo.UpdateResult
+			res, err = s.db.Collection(coll).ReplaceOne(ctx, bson.D{{Key: "_id", Value: key}, {Key: "revision", Value: revision - 1}}, doc[T]{key, v})
+			written = err != nil || res.MatchedCount > 0
+		}
+		if !contended(err) {
+			break
+		}
+		time.Sleep(rand.N(100 * time.Millisecond)) //nolint:gosec // jitter is no secret
 	}
 	if mongo.IsDuplicateKeyError(err) || !written {
 		err = tracker.ErrConflict

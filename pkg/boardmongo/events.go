@@ -236,16 +236,17 @@ func onlyDuplicates(err error) bool {
 // The documents before it in an ordered write are in, it and those after it are
 // not.
 func contended(err error) bool {
+	is := func(code int) bool {
+		return code == 112 || code == 4|('P'-'0')<<12|1<<24 || code == 4|1<<24
+	}
 	var bulk mongo.BulkWriteException
-	if !errors.As(err, &bulk) || bulk.WriteConcernError != nil {
-		return false
+	if errors.As(err, &bulk) {
+		return bulk.WriteConcernError == nil && len(bulk.WriteErrors) > 0 &&
+			!slices.ContainsFunc(bulk.WriteErrors, func(we mongo.BulkWriteError) bool { return !is(we.Code) })
 	}
-	for _, we := range bulk.WriteErrors {
-		if !slices.Contains([]int{112, 4 | ('P'-'0')<<12 | 1<<24, 4 | 1<<24}, we.Code) {
-			return false
-		}
-	}
-	return len(bulk.WriteErrors) > 0
+	var one mongo.WriteException
+	return errors.As(err, &one) && one.WriteConcernError == nil && len(one.WriteErrors) > 0 &&
+		!slices.ContainsFunc(one.WriteErrors, func(we mongo.WriteError) bool { return !is(we.Code) })
 }
 
 // EventSeqsByEID implements trigger.EventLog.
