@@ -50,6 +50,7 @@ type cli struct {
 	Tokens      tokensCmd      `cmd:"" aliases:"token" help:"Manage API tokens."`
 	Audit       auditCmd       `cmd:"" help:"Look at who changed what."`
 	Schema      schemaCmd      `cmd:"" help:"Manage the database's indexes."`
+	Bench       benchCmd       `cmd:"" help:"Measure the engine on this machine, beside one that works a row at a time."`
 	Version     versionCmd     `cmd:"" help:"Print the version."`
 }
 

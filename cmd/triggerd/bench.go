@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/triggerd/triggerd/internal/bench"
+	"github.com/triggerd/triggerd/pkg/tracker"
+)
+
+type benchCmd struct {
+	Store         string        `env:"-" help:"Where to measure: ${enum}. mongodb needs --mongo-uri." enum:"mongodb,memory" default:"mongodb"`
+	MongoURI      string        `name:"mongo-uri" help:"MongoDB connection string. The bench makes a database of its own there, and drops it." placeholder:"URI"`
+	StoreTimeout  time.Duration `help:"Timeout of one database operation." default:"10s"`
+	Events        int           `env:"-" help:"Changes of cards." default:"20000"`
+	Tenants       int           `env:"-" help:"Tenants that they are of." default:"20"`
+	Bots          int           `env:"-" help:"Bots of each tenant." default:"1"`
+	Subscriptions int           `env:"-" help:"Subscriptions of each tenant; each event fires one at most." default:"1"`
+	MatchRatio    float64       `env:"-" help:"How many of the events fire one, 0 to 1." default:"1"`
+	Replicas      int           `env:"-" help:"Replicas, in this process." default:"1"`
+	Slots         int           `env:"-" help:"Effects executing at once, in each replica." default:"64"`
+	Launcher      string        `env:"-" help:"What a launch does: ${enum}. http asks a bot on loopback." enum:"noop,http" default:"noop"`
+	Slices        int           `env:"-" help:"Parts that the events come in; the first warms up." default:"6"`
+	Baseline      bool          `env:"-" help:"Compare with an engine that works one row at a time, on the same log, in turns."`
+	Rate          float64       `env:"-" help:"Changes a second to measure latencies at; 0: don't." default:"0"`
+	RateFor       time.Duration `env:"-" help:"How long, for each of the two latencies." default:"20s"`
+	JSON          bool          `name:"json" env:"-" help:"Report as JSON."`
+}
+
+// Run measures and reports.
+func (c *benchCmd) Run(ctx context.Context, std streams) error {
+	p := bench.Params{
+		Timeout: c.StoreTimeout, Events: c.Events, Tenants: c.Tenants, Bots: c.Bots, Subscriptions: c.Subscriptions, MatchRatio: c.MatchRatio,
+		Replicas: c.Replicas, Slots: c.Slots, HTTP: c.Launcher == "http", Slices: c.Slices, Baseline: c.Baseline, Rate: c.Rate, RateFor: c.RateFor,
+	}
+	if c.Store == "mongodb" {
+		if c.MongoURI == "" {
+			return tracker.Fieldf("--mongo-uri", "is required, or --store memory")
+		}
+		p.MongoURI, p.Database = c.MongoURI, "triggerd_bench_"+strings.ReplaceAll(uuid.NewString()[:13], "-", "")
+	}
+	if f, ok := std.err.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+			p.Progress = func(format string, args ...any) { fmt.Fprintf(f, "\r\x1b[K"+format, args...) }
+			defer fmt.Fprint(f, "\r\x1b[K")
+		}
+	}
+	report, err := bench.Run(ctx, p)
+	if err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	if c.JSON {
+		return printJSON(std.out, report)
+	}
+	_, err = fmt.Fprint(std.out, report.String())
+	return err
+}
