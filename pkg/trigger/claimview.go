@@ -2,7 +2,11 @@ package trigger
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"sync"
+
+	"github.com/triggerd/triggerd/pkg/tracker"
 )
 
 // claimView is the configuration as the rows of one claim see it: what one of
@@ -10,9 +14,14 @@ import (
 // same time, and mostly are of one subscription and one bot.
 type claimView struct {
 	EvaluatorConfig
-	mu   sync.Mutex
-	subs map[string]*shared[Subscription]
-	bots map[string]*shared[Bot]
+	board *Board
+	mu    sync.Mutex
+	subs  map[string]*shared[Subscription]
+	bots  map[string]*shared[Bot]
+
+	cardIDs []string // of the claim's rows
+	cardsMu sync.Mutex
+	cards   map[string]*tracker.Card // all of them, once read
 }
 
 // shared is one thing that is read once.
@@ -21,8 +30,36 @@ type shared[T any] struct {
 	value *T
 }
 
-func newClaimView(config EvaluatorConfig) *claimView {
-	return &claimView{EvaluatorConfig: config, subs: make(map[string]*shared[Subscription]), bots: make(map[string]*shared[Bot])}
+func newClaimView(config EvaluatorConfig, board *Board, rows []Effect) *claimView {
+	c := &claimView{EvaluatorConfig: config, board: board, subs: make(map[string]*shared[Subscription]), bots: make(map[string]*shared[Bot])}
+	for i := range rows {
+		if id := rows[i].CardID; id != "" && !slices.Contains(c.cardIDs, id) {
+			c.cardIDs = append(c.cardIDs, id)
+		}
+	}
+	return c
+}
+
+// cardGet returns the card as it was after the claim; the first of the rows
+// that asks reads the cards of all.
+func (c *claimView) cardGet(ctx context.Context, tenantID, id string) (*tracker.Card, error) {
+	c.cardsMu.Lock()
+	defer c.cardsMu.Unlock()
+	if c.cards == nil {
+		found, err := c.board.Cards.CardsGet(ctx, tenantID, c.cardIDs)
+		if err != nil {
+			return nil, err
+		}
+		c.cards = make(map[string]*tracker.Card, len(found))
+		for _, card := range found {
+			c.cards[card.ID] = card
+		}
+	}
+	card := c.cards[id]
+	if card == nil || card.Deleted {
+		return nil, fmt.Errorf("card %s/%s: %w", tenantID, id, tracker.ErrNotFound)
+	}
+	return card, nil
 }
 
 // SubscriptionGet reads a subscription of the claim's tenant.

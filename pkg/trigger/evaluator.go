@@ -54,6 +54,7 @@ type Evaluator struct {
 	compiled matcherCache
 	// claimOf is the evaluator that this one is for a claim of, if any.
 	claimOf *Evaluator
+	cards   func(ctx context.Context, tenantID, cardID string) (*tracker.Card, error)
 }
 
 // matchers keeps subscriptions compiled, over all claims.
@@ -74,11 +75,20 @@ type EvaluatorConfig interface {
 }
 
 // forClaim returns the evaluator for the rows of one claim.
-func (v *Evaluator) forClaim() *Evaluator {
+func (v *Evaluator) forClaim(rows []Effect) *Evaluator {
+	view := newClaimView(v.Config, v.Board, rows)
 	return &Evaluator{
-		Board: v.Board, Outbox: v.Outbox, Config: newClaimView(v.Config), Matcher: v.Matcher, Launcher: v.Launcher, Sealer: v.Sealer,
-		Logger: v.Logger, claimOf: v,
+		Board: v.Board, Outbox: v.Outbox, Config: view, Matcher: v.Matcher, Launcher: v.Launcher, Sealer: v.Sealer,
+		Logger: v.Logger, claimOf: v, cards: view.cardGet,
 	}
+}
+
+// card returns the row's card, which is only read here.
+func (v *Evaluator) card(ctx context.Context, row *Effect) (*tracker.Card, error) {
+	if v.cards != nil {
+		return v.cards(ctx, row.TenantID, row.CardID)
+	}
+	return v.Board.CardGet(ctx, row.TenantID, row.CardID)
 }
 
 // Evaluate makes one attempt at a claimed row. It writes to the row and the
@@ -162,7 +172,7 @@ func (v *Evaluator) evaluate(ctx context.Context, row *Effect) Evaluation {
 		}
 		return v.promote(ctx, row, bot, p)
 	}
-	card, err := v.Board.CardGet(ctx, row.TenantID, row.CardID)
+	card, err := v.card(ctx, row)
 	switch {
 	case errors.Is(err, tracker.ErrNotFound):
 		return Evaluation{Outcome: OutcomeCardGone}

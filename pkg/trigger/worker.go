@@ -254,7 +254,7 @@ func (w *EffectWorker) lane(ctx, attempts context.Context, lane Lane, share int)
 		// told to stop: it hands the rows back (W10).
 		rows, err := w.Outbox.EffectClaim(context.WithoutCancel(ctx), w.claim(lane, share))
 		w.stats.claimed.Add(int64(len(rows)))
-		v := w.Evaluator.forClaim()
+		v := w.Evaluator.forClaim(rows)
 		for _, r := range rows {
 			w.dispatch(ctx, attempts, v, r, began, nil)
 		}
