@@ -5,13 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 )
 
-// execute makes one attempt at a claimed row and settles it.
-func (w *EffectWorker) execute(loop, ctx context.Context, v *Evaluator, row Effect, began time.Time) {
+// execute makes one attempt at a claimed row and settles it. It calls free once
+// the attempt is made and the settle has begun: what is being settled is
+// bounded on its own, and holds slots only when there is too much of it.
+func (w *EffectWorker) execute(loop, ctx context.Context, v *Evaluator, row Effect, began time.Time, free func()) {
+	free = sync.OnceFunc(free)
+	defer free()
 	log := w.Logger.With().Str("effect", row.ID).Str("worker", w.Name).Int("attempt", row.Attempts).Logger()
 	// The lease counts from the moment that its acquisition began.
 	deadline := began.Add(orDefault(w.AttemptDeadline, AttemptDeadlineDefault))
@@ -25,7 +30,9 @@ func (w *EffectWorker) execute(loop, ctx context.Context, v *Evaluator, row Effe
 	if loop.Err() != nil {
 		ev = Evaluation{Wait: time.Millisecond} // stopping, and not started (W10)
 	} else {
+		start := time.Now()
 		ev = evaluateSafely(actx, v, &row)
+		w.slots.paced(laneKey{row.TenantID, row.Lane}, time.Since(start))
 	}
 	if errors.Is(ev.Err, ErrFenceLost) {
 		w.stats.refused.Add(1)
@@ -34,6 +41,9 @@ func (w *EffectWorker) execute(loop, ctx context.Context, v *Evaluator, row Effe
 	}
 	w.answered(&row, ev, log)
 	s := w.settle(&row, ev)
+	w.settling <- struct{}{}
+	defer func() { <-w.settling }()
+	free()
 	// The settle is not the attempt's: it goes on when that was cut short.
 	lease := orDefault(w.Lease, LeaseDefault)
 	leaseEnd := began.Add(lease)

@@ -1,6 +1,7 @@
 package trigger
 
 import (
+	"context"
 	"sync"
 	"time"
 )
@@ -17,6 +18,11 @@ type slots struct {
 	tenants map[string]int
 	lanes   map[laneKey]int
 	gates   map[laneKey]*gate
+	paces   map[laneKey]*pace
+	// queued rows are claimed and wait for a slot; freed is told of each slot
+	// that becomes free.
+	queued int
+	freed  *sync.Cond
 	// openMin and openMax bound how long a breaker stays open.
 	openMin, openMax time.Duration
 }
@@ -28,14 +34,38 @@ type gate struct {
 	until    time.Time
 }
 
+// pace is how long a lane's attempts take.
+type pace struct {
+	n    int // attempts so far, up to paceKnown
+	mean time.Duration
+}
+
+const (
+	// paceKnown is how many attempts tell a lane's pace.
+	paceKnown = 8
+	// paceFast is the pace up to which rows are claimed ahead of free slots,
+	// as many as are through within aheadFor, and queuedMax of all lanes.
+	paceFast  = 50 * time.Millisecond
+	aheadFor  = 200 * time.Millisecond
+	aheadMax  = 200
+	queuedMax = 256
+	// queueWait is how long such a row waits for its slot, before it is handed
+	// back: its bot has become slow.
+	queueWait = 2 * time.Second
+	// pacesMax bounds what is remembered.
+	pacesMax = 10_000
+)
+
 // breakerAfter is how many failures in a row open a lane's breaker.
 const breakerAfter = 10
 
 func newSlots(size int, openMin, openMax time.Duration) *slots {
-	return &slots{
-		size: size, openMin: max(openMin, time.Millisecond), openMax: max(openMax, time.Millisecond),
+	s := &slots{
+		paces: make(map[laneKey]*pace), size: size, openMin: max(openMin, time.Millisecond), openMax: max(openMax, time.Millisecond),
 		tenants: make(map[string]int), lanes: make(map[laneKey]int), gates: make(map[laneKey]*gate),
 	}
+	s.freed = sync.NewCond(&s.mu)
+	return s
 }
 
 // free returns how many slots are free at all, and how many lanes are busy.
@@ -51,6 +81,10 @@ func (s *slots) free() (n, busyLanes int) {
 func (s *slots) room(lane laneKey, now time.Time) (n int, tenantFull bool, until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.roomNow(lane, now)
+}
+
+func (s *slots) roomNow(lane laneKey, now time.Time) (n int, tenantFull bool, until time.Time) {
 	inTenant := max(1, s.size*3/4) - s.tenants[lane.tenant]
 	n = min(s.size-s.busy, inTenant, max(1, s.size*3/8)-s.lanes[lane])
 	if g := s.gates[lane]; g != nil && g.failures >= breakerAfter {
@@ -65,6 +99,10 @@ func (s *slots) room(lane laneKey, now time.Time) (n int, tenantFull bool, until
 func (s *slots) take(lane laneKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.takeNow(lane)
+}
+
+func (s *slots) takeNow(lane laneKey) {
 	s.busy++
 	s.tenants[lane.tenant]++
 	s.lanes[lane]++
@@ -76,6 +114,74 @@ func (s *slots) release(lane laneKey) {
 	s.busy--
 	drop(s.tenants, lane.tenant)
 	drop(s.lanes, lane)
+	s.freed.Broadcast()
+}
+
+// ahead takes places in the queue for up to want rows of a lane beyond its free
+// slots, and returns how many: none unless its attempts are known to be short,
+// so that rows don't wait for long under their lease.
+func (s *slots) ahead(lane laneKey, want int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.paces[lane]
+	if p == nil || p.n < paceKnown || p.mean > paceFast || s.gates[lane] != nil {
+		return 0
+	}
+	through := int(aheadFor/max(p.mean, time.Microsecond)) * max(1, s.size*3/8)
+	n := max(0, min(want, through, aheadMax, queuedMax-s.queued))
+	s.queued += n
+	return n
+}
+
+// unqueue gives places in the queue back.
+func (s *slots) unqueue(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queued -= n
+}
+
+// wait takes a slot for a queued row of the lane as soon as there is one. It
+// returns false when that takes too long, the lane's breaker opens or ctx ends.
+func (s *slots) wait(ctx context.Context, lane laneKey) bool {
+	over := false
+	end := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		over = true
+		s.freed.Broadcast()
+	}
+	timer := time.AfterFunc(queueWait, end)
+	defer timer.Stop()
+	defer context.AfterFunc(ctx, end)()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		n, _, until := s.roomNow(lane, time.Now())
+		switch {
+		case over || !until.IsZero():
+			return false
+		case n > 0:
+			s.takeNow(lane)
+			return true
+		}
+		s.freed.Wait()
+	}
+}
+
+// paced tells how long an attempt in the lane took.
+func (s *slots) paced(lane laneKey, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.paces[lane]
+	if p == nil {
+		if len(s.paces) >= pacesMax {
+			clear(s.paces)
+		}
+		p = &pace{}
+		s.paces[lane] = p
+	}
+	p.n = min(p.n+1, paceKnown)
+	p.mean += (took - p.mean) / time.Duration(p.n)
 }
 
 func drop[K comparable](m map[K]int, k K) {

@@ -69,6 +69,7 @@ type EffectWorker struct {
 	inflight sync.WaitGroup
 	slots    *slots
 	settler  *settler
+	settling chan struct{} // holds one for each settle under way
 	paused   pauseWatch
 	stats    workerStats
 	// rounds numbers the rounds; servedIn has each busy lane's latest, so that
@@ -121,6 +122,7 @@ func (w *EffectWorker) run(ctx context.Context) {
 	base, limit := w.retries()
 	w.slots = newSlots(size, base/3, limit/10)
 	w.settler = newSettler(w, size)
+	w.settling = make(chan struct{}, max(2*settleBatch, size))
 	w.servedIn, w.searched = make(map[laneKey]int), make(map[laneKey]time.Time)
 	w.epoch, w.reclaimFrom = w.Epochs.Epoch(), time.Time{}
 	defer w.settler.close()
@@ -249,19 +251,18 @@ func (w *EffectWorker) lane(ctx, attempts context.Context, lane Lane, share int)
 		share--
 	}
 	if share > 0 {
+		key := laneKey{lane.TenantID, lane.Lane}
+		queue := w.slots.ahead(key, aheadMax)
 		began := time.Now()
 		// A claim that has begun is read to its end, also by a worker that is
 		// told to stop: it hands the rows back (W10).
-		rows, err := w.Outbox.EffectClaim(context.WithoutCancel(ctx), w.claim(lane, share))
+		rows, err := w.Outbox.EffectClaim(context.WithoutCancel(ctx), w.claim(lane, share+queue))
 		w.stats.claimed.Add(int64(len(rows)))
-		v := w.Evaluator.forClaim(rows)
-		for _, r := range rows {
-			w.dispatch(ctx, attempts, v, r, began, nil)
-		}
+		full = len(rows) == share+queue
+		w.begin(ctx, attempts, key, rows, share, queue, began)
 		if err != nil {
 			return false, err
 		}
-		full = len(rows) == share
 	}
 	if w.Epochs.Epoch() != w.epoch {
 		// What was read of the lane and of its rows may be of two servers: the
@@ -333,7 +334,12 @@ func (w *EffectWorker) reclaim(ctx, attempts context.Context, lane Lane) (bool, 
 		return true, nil
 	}
 	w.setReclaiming(true)
-	w.dispatch(ctx, attempts, w.Evaluator, *row, began, func() { w.setReclaiming(false) })
+	w.slots.take(key)
+	w.inflight.Go(func() {
+		w.execute(ctx, attempts, w.Evaluator, *row, began, func() { w.freed(key) })
+		w.setReclaiming(false)
+		w.wake.Nudge()
+	})
 	return true, nil
 }
 
@@ -363,17 +369,47 @@ func (w *EffectWorker) claim(lane Lane, limit int) ClaimParams {
 	}
 }
 
-func (w *EffectWorker) dispatch(loop, attempts context.Context, v *Evaluator, row Effect, began time.Time, ended func()) {
-	key := laneKey{row.TenantID, row.Lane}
-	w.slots.take(key)
+// begin runs the rows of one claim: the first ones in the slots that are free
+// for them, the others as slots become free, for which places in the queue were
+// taken.
+func (w *EffectWorker) begin(loop, attempts context.Context, lane laneKey, rows []Effect, free, places int, began time.Time) {
+	v := w.Evaluator.forClaim(rows)
+	at := min(free, len(rows))
+	for _, r := range rows[:at] {
+		w.dispatch(loop, attempts, v, r, began)
+	}
+	queued := rows[at:]
+	w.slots.unqueue(places - len(queued))
+	if len(queued) == 0 {
+		return
+	}
 	w.inflight.Go(func() {
-		defer func() {
-			w.slots.release(key)
-			if ended != nil {
-				ended()
+		gone, cancel := context.WithCancel(loop)
+		defer cancel()
+		for _, r := range queued {
+			// When one has no turn soon, all that are left are handed back, not
+			// started (W10).
+			turn := gone.Err() == nil && w.slots.wait(loop, lane)
+			w.slots.unqueue(1)
+			if turn {
+				w.inflight.Go(func() { w.execute(loop, attempts, v, r, began, func() { w.freed(lane) }) })
+				continue
 			}
-			w.wake.Nudge()
-		}()
-		w.execute(loop, attempts, v, row, began)
+			cancel()
+			w.inflight.Go(func() { w.execute(gone, attempts, v, r, began, func() {}) })
+		}
 	})
+}
+
+// dispatch executes a row in a slot.
+func (w *EffectWorker) dispatch(loop, attempts context.Context, v *Evaluator, row Effect, began time.Time) {
+	lane := laneKey{row.TenantID, row.Lane}
+	w.slots.take(lane)
+	w.inflight.Go(func() { w.execute(loop, attempts, v, row, began, func() { w.freed(lane) }) })
+}
+
+// freed gives a slot back and has the loop look what it is good for.
+func (w *EffectWorker) freed(lane laneKey) {
+	w.slots.release(lane)
+	w.wake.Nudge()
 }
