@@ -73,7 +73,7 @@ func (e *engine) replica(ctx context.Context, name string, what parts) error {
 	lanes := &trigger.LaneSweeper{
 		Outbox: store, Lanes: store, Pauses: store, Config: store, Clock: store, Logger: log, Prefers: members.Prefers, Matcher: tail,
 	}
-	tail.WakeWorker, lanes.WakeWorker = worker.Wake, worker.Wake
+	tail.WakeWorker, tail.Worker, lanes.WakeWorker = worker.Wake, worker, worker.Wake
 	e.tails, e.boost = append(e.tails, tail), append(e.boost, worker.Wake)
 	services := []interface {
 		Start(ctx context.Context) error

@@ -59,7 +59,7 @@ func (s *Store) EffectMaterialize(ctx context.Context, tenantID string, rows []t
 	switch {
 	case err == nil:
 		for _, d := range absent {
-			refs = append(refs, trigger.EffectRef{ID: d.V.ID, Lane: d.V.Lane, State: d.V.State, NotBefore: d.V.NotBefore})
+			refs = append(refs, trigger.EffectRef{ID: d.V.ID, Lane: d.V.Lane, State: d.V.State, NotBefore: d.V.NotBefore, ClaimID: d.V.ClaimID})
 		}
 		return refs, nil
 	case onlyDuplicates(err):
@@ -77,7 +77,7 @@ func (s *Store) EffectMaterialize(ctx context.Context, tenantID string, rows []t
 func (s *Store) effectRefs(ctx context.Context, tenantID string, ids []string) ([]trigger.EffectRef, error) {
 	refs, err := findAll[trigger.EffectRef](ctx, s, collEffects,
 		bson.D{{Key: "_id", Value: in(ids)}, {Key: "tenant_id", Value: tenantID}},
-		options.Find().SetProjection(asc("id", "lane", "state", "not_before")))
+		options.Find().SetProjection(asc("id", "lane", "state", "not_before", "claim_id")))
 	if err != nil {
 		return nil, fmt.Errorf("look up %d rows of %s: %w", len(ids), tenantID, err)
 	}

@@ -185,7 +185,7 @@ func New(p Params) (*Server, error) {
 	dead.Wake = s.worker.Wake
 	s.api = NewAPI(APIParams{Store: p.Store, Sealer: p.Sealer, Logger: p.Logger, Board: s.board, Dead: dead})
 	relay.Wake = s.tail.Wake
-	s.tail.WakeWorker = s.worker.Wake
+	s.tail.WakeWorker, s.tail.Worker = s.worker.Wake, s.worker
 	s.lanes.WakeWorker = s.worker.Wake
 	requests, cut := context.WithCancel(context.Background())
 	s.cutRequests = cut

@@ -71,7 +71,7 @@ func (m *MemoryEffectOutbox) EffectMaterialize(_ context.Context, tenantID strin
 			m.put(row)
 		}
 		have := m.rows[row.ID]
-		refs = append(refs, EffectRef{ID: have.ID, Lane: have.Lane, State: have.State, NotBefore: have.NotBefore})
+		refs = append(refs, EffectRef{ID: have.ID, Lane: have.Lane, State: have.State, NotBefore: have.NotBefore, ClaimID: have.ClaimID})
 	}
 	return refs, nil
 }

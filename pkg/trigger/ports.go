@@ -96,6 +96,7 @@ type EffectRef struct {
 	Lane      string    `json:"lane"`
 	State     State     `json:"state"`
 	NotBefore time.Time `json:"not_before"`
+	ClaimID   string    `json:"claim_id"`
 }
 
 // Fence is the credential of a claim: a write that carries it reaches the row

@@ -96,6 +96,26 @@ func (s *slots) roomNow(lane laneKey, now time.Time) (n int, tenantFull bool, un
 	return max(n, 0), inTenant <= 0, time.Time{}
 }
 
+// takeUpTo takes as many slots for the lane as there is room for, n at most, and
+// returns how many.
+func (s *slots) takeUpTo(lane laneKey, n int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	room, _, _ := s.roomNow(lane, time.Now())
+	n = min(n, room)
+	for range n {
+		s.takeNow(lane)
+	}
+	return n
+}
+
+// giveBack frees n slots of the lane.
+func (s *slots) giveBack(lane laneKey, n int) {
+	for range n {
+		s.release(lane)
+	}
+}
+
 func (s *slots) take(lane laneKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

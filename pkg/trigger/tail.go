@@ -57,6 +57,9 @@ type Tail struct {
 	Prefers func(tenantID string) bool
 	// WakeWorker, if set, is called after lanes were marked.
 	WakeWorker func()
+	// Worker, if set, takes rows that it has room for as they are written,
+	// instead of looking for them.
+	Worker *EffectWorker
 
 	service startstop.Service
 	wake    nudge
@@ -387,7 +390,7 @@ func (t *Tail) write(ctx context.Context, tenantID string, rows []Effect) error 
 	})
 	var refs []EffectRef
 	for chunk := range slices.Chunk(rows, rowsPerInsert) {
-		got, err := t.Outbox.EffectMaterialize(ctx, tenantID, chunk)
+		got, err := t.insert(ctx, tenantID, chunk)
 		if err != nil {
 			return fmt.Errorf("write %d rows: %w", len(chunk), err)
 		}
@@ -409,6 +412,29 @@ func (t *Tail) write(ctx context.Context, tenantID string, rows []Effect) error 
 		t.WakeWorker()
 	}
 	return nil
+}
+
+// insert writes the rows that are absent, those that the worker beside this
+// tail has room for as claimed by it.
+func (t *Tail) insert(ctx context.Context, tenantID string, rows []Effect) ([]EffectRef, error) {
+	var born *births
+	if t.Worker != nil {
+		born = t.Worker.bear(rows)
+	}
+	refs, err := t.Outbox.EffectMaterialize(ctx, tenantID, rows)
+	if err != nil && born != nil {
+		// The answer may be lost, and the rows be there: looking again finds
+		// them now, instead of when their lease has run out.
+		refs, err = t.Outbox.EffectMaterialize(ctx, tenantID, rows)
+	}
+	if born != nil {
+		if err != nil {
+			born.giveUp()
+		} else {
+			born.begin(refs)
+		}
+	}
+	return refs, err
 }
 
 // jitter spreads a period over 75 % to 125 % of it, so that replicas that

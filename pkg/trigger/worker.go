@@ -87,6 +87,38 @@ type EffectWorker struct {
 	mu sync.Mutex
 	// reclaimed is held by the one row in flight whose lease had run out.
 	reclaimed bool
+	// running is set while the worker takes rows.
+	running atomic.Pointer[workerRun]
+}
+
+// workerRun is a worker while it takes rows, as the tail beside it sees it.
+type workerRun struct {
+	loop, attempts context.Context
+	epoch          atomic.Int64
+	pauses         atomic.Pointer[pauseSet]
+
+	mu     sync.Mutex
+	closed bool
+	births sync.WaitGroup
+}
+
+// enter has the worker wait for a birth; false if it takes none any more.
+func (r *workerRun) enter() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	r.births.Add(1)
+	return true
+}
+
+// close takes no more births and waits for those under way.
+func (r *workerRun) close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.births.Wait()
 }
 
 // WorkerStats counts what a worker did since it was made.
@@ -129,6 +161,8 @@ func (w *EffectWorker) run(ctx context.Context) {
 	// Attempts outlive the loop's context by the grace period.
 	attempts, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	run := &workerRun{loop: ctx, attempts: attempts}
+	w.running.Store(run)
 	for ctx.Err() == nil {
 		more, err := w.round(ctx, attempts)
 		if err != nil && ctx.Err() == nil {
@@ -140,6 +174,7 @@ func (w *EffectWorker) run(ctx context.Context) {
 	}
 	timer := time.AfterFunc(orDefault(w.Grace, GraceDefault), cancel)
 	defer timer.Stop()
+	run.close()
 	w.inflight.Wait()
 }
 
@@ -152,6 +187,9 @@ func (w *EffectWorker) retries() (base, limit time.Duration) {
 func (w *EffectWorker) watchEpoch() {
 	if now := w.Epochs.Epoch(); now != w.epoch {
 		w.epoch, w.reclaimFrom = now, time.Now().Add(orDefault(w.Lease, LeaseDefault))
+	}
+	if run := w.running.Load(); run != nil {
+		run.epoch.Store(w.epoch)
 	}
 }
 
@@ -177,6 +215,9 @@ func (w *EffectWorker) round(ctx, attempts context.Context) (more bool, err erro
 	pauses, err := w.paused.load(ctx, w.Pauses)
 	if err != nil {
 		return false, err
+	}
+	if run := w.running.Load(); run != nil {
+		run.pauses.Store(&pauses)
 	}
 	w.takeTurns(lanes)
 	var errs []error
@@ -252,14 +293,18 @@ func (w *EffectWorker) lane(ctx, attempts context.Context, lane Lane, share int)
 	}
 	if share > 0 {
 		key := laneKey{lane.TenantID, lane.Lane}
+		free := w.slots.takeUpTo(key, share)
+		if free == 0 {
+			return false, nil // rows that a tail wrote were faster; a freed slot wakes
+		}
 		queue := w.slots.ahead(key, aheadMax)
 		began := time.Now()
 		// A claim that has begun is read to its end, also by a worker that is
 		// told to stop: it hands the rows back (W10).
-		rows, err := w.Outbox.EffectClaim(context.WithoutCancel(ctx), w.claim(lane, share+queue))
+		rows, err := w.Outbox.EffectClaim(context.WithoutCancel(ctx), w.claim(lane, free+queue))
 		w.stats.claimed.Add(int64(len(rows)))
-		full = len(rows) == share+queue
-		w.begin(ctx, attempts, key, rows, share, queue, began)
+		full = len(rows) == free+queue
+		w.start(ctx, attempts, key, rows, free, queue, began)
 		if err != nil {
 			return false, err
 		}
@@ -369,14 +414,15 @@ func (w *EffectWorker) claim(lane Lane, limit int) ClaimParams {
 	}
 }
 
-// begin runs the rows of one claim: the first ones in the slots that are free
-// for them, the others as slots become free, for which places in the queue were
-// taken.
-func (w *EffectWorker) begin(loop, attempts context.Context, lane laneKey, rows []Effect, free, places int, began time.Time) {
+// start executes the rows of one claim: the first ones in the slots that were
+// taken for them, the others as slots become free, for which places in the
+// queue were taken. What was taken and is not needed is given back.
+func (w *EffectWorker) start(loop, attempts context.Context, lane laneKey, rows []Effect, free, places int, began time.Time) {
 	v := w.Evaluator.forClaim(rows)
 	at := min(free, len(rows))
+	w.slots.giveBack(lane, free-at)
 	for _, r := range rows[:at] {
-		w.dispatch(loop, attempts, v, r, began)
+		w.inflight.Go(func() { w.execute(loop, attempts, v, r, began, func() { w.freed(lane) }) })
 	}
 	queued := rows[at:]
 	w.slots.unqueue(places - len(queued))
@@ -399,13 +445,6 @@ func (w *EffectWorker) begin(loop, attempts context.Context, lane laneKey, rows 
 			w.inflight.Go(func() { w.execute(gone, attempts, v, r, began, func() {}) })
 		}
 	})
-}
-
-// dispatch executes a row in a slot.
-func (w *EffectWorker) dispatch(loop, attempts context.Context, v *Evaluator, row Effect, began time.Time) {
-	lane := laneKey{row.TenantID, row.Lane}
-	w.slots.take(lane)
-	w.inflight.Go(func() { w.execute(loop, attempts, v, row, began, func() { w.freed(lane) }) })
 }
 
 // freed gives a slot back and has the loop look what it is good for.

@@ -1,0 +1,111 @@
+package trigger
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// births are rows that a tail is about to write and that the worker beside it
+// takes from their birth on: they are inserted as claimed, so that no claim has
+// to find them. Into free slots of open lanes only, as any claim.
+type births struct {
+	worker *EffectWorker
+	began  time.Time
+	groups []birthGroup
+	over   func()
+}
+
+// birthGroup is the claim of one lane's rows.
+type birthGroup struct {
+	lane         laneKey
+	claimID      string
+	free, places int // slots and places in the queue that were taken for it
+	rows         []*Effect
+}
+
+// bear claims those of the rows that there is room for, and says so on them;
+// nil if there is none. The caller inserts the rows, and then tells begin what
+// the store has of them, or gives up.
+func (w *EffectWorker) bear(rows []Effect) *births {
+	run := w.running.Load()
+	if run == nil || !run.enter() {
+		return nil
+	}
+	b := &births{worker: w, began: time.Now(), over: run.births.Done}
+	now := w.Clock.Now()
+	if w.Epochs.Epoch() != run.epoch.Load() {
+		b.giveUp()
+		return nil
+	}
+	byLane := make(map[laneKey]*birthGroup)
+	var lanes []*birthGroup
+	for i := range rows {
+		row := &rows[i]
+		if row.State != StatePending || !row.Kind.Known() || row.Kind == KindEvent || row.NotBefore.After(now) {
+			continue
+		}
+		key := laneKey{row.TenantID, row.Lane}
+		g := byLane[key]
+		if g == nil {
+			g = &birthGroup{lane: key, claimID: uuid.NewString()}
+			byLane[key] = g
+			lanes = append(lanes, g)
+		}
+		g.rows = append(g.rows, row)
+	}
+	pauses := run.pauses.Load()
+	for _, g := range lanes {
+		if pauses == nil || pauses.holds(g.lane) {
+			continue
+		}
+		g.free = w.slots.takeUpTo(g.lane, len(g.rows))
+		if g.free > 0 {
+			g.places = w.slots.ahead(g.lane, len(g.rows)-g.free)
+		}
+		g.rows = g.rows[:g.free+g.places]
+		for _, row := range g.rows {
+			row.State, row.ClaimID, row.Worker, row.ClaimedAt, row.Attempts = StateClaimed, g.claimID, w.Name, now, 1
+			row.NotBefore = now.Add(orDefault(w.Lease, LeaseDefault))
+		}
+		if len(g.rows) > 0 {
+			b.groups = append(b.groups, *g)
+		}
+	}
+	if len(b.groups) == 0 {
+		b.giveUp()
+		return nil
+	}
+	return b
+}
+
+// begin executes the rows that the store holds under this claim. What another
+// replica wrote first is its own.
+func (b *births) begin(refs []EffectRef) {
+	defer b.over()
+	claims := make(map[string]string, len(refs))
+	for _, ref := range refs {
+		claims[ref.ID] = ref.ClaimID
+	}
+	run := b.worker.running.Load()
+	for _, g := range b.groups {
+		var ours []Effect
+		for _, row := range g.rows {
+			if claims[row.ID] == g.claimID {
+				ours = append(ours, *row)
+			}
+		}
+		b.worker.stats.claimed.Add(int64(len(ours)))
+		b.worker.start(run.loop, run.attempts, g.lane, ours, g.free, g.places, b.began)
+	}
+}
+
+// giveUp gives back what was taken. Rows that are there all the same are
+// reclaimed when their lease has run out.
+func (b *births) giveUp() {
+	defer b.over()
+	for _, g := range b.groups {
+		b.worker.slots.giveBack(g.lane, g.free)
+		b.worker.slots.unqueue(g.places)
+	}
+}
