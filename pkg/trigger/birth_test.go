@@ -38,7 +38,7 @@ func (b *bundle) emit(t *testing.T, n int) {
 func (b *bundle) tail(store trigger.EffectOutbox, worker *trigger.EffectWorker) *trigger.Tail {
 	return &trigger.Tail{
 		Cards: b.store, Log: b.store, Heads: b.store, Config: b.store, Outbox: store, Lanes: b.store, Clock: b.store, Epochs: b.store,
-		Worker: worker, Logger: worker.Logger,
+		Worker: worker, Logger: b.worker.Logger,
 	}
 }
 
@@ -170,6 +170,52 @@ func TestT1_LostAnswerOfABirth(t *testing.T) {
 	})
 }
 
+// TestW9_BirthsGiveBackWhatTheyTook: after an insert that failed for good, and
+// after claims that found less than they had room for, all slots are free.
+func TestW9_BirthsGiveBackWhatTheyTook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 0, quick(make(chan string, 1000)))
+		outbox := &counted{EffectOutbox: b.store}
+		require.NoError(t, b.worker.Start(t.Context()))
+		defer b.worker.Stop()
+		synctest.Wait()
+		free := func() {
+			synctest.Wait()
+			busy, queued := b.worker.InUse()
+			require.Zero(t, busy)
+			require.Zero(t, queued)
+		}
+		b.emit(t, 500)
+		outbox.failInserts.Store(2)
+		_, err := b.tail(outbox, b.worker).Drain(t.Context(), "acme")
+		require.ErrorContains(t, err, "the answer was lost")
+		free()
+		// The rows are there. Those that were born claimed are nobody's until
+		// their lease runs out.
+		_, err = b.tail(outbox, b.worker).Drain(t.Context(), "acme")
+		require.NoError(t, err)
+		for range 500 {
+			<-b.settles
+		}
+		free()
+		ids := []string{"late-1", "late-2"}
+		_, err = b.board.ChangeMany(t.Context(), "acme", ids, func(*tracker.Card, time.Time) (*tracker.Card, *tracker.BoardEvent, error) {
+			return &tracker.Card{Title: "t", BoardID: "b1", ColumnID: "open", Labels: []string{"bug"}},
+				&tracker.BoardEvent{Kind: tracker.KindCreated, Actor: tracker.Actor{Kind: tracker.ActorHuman, ID: "mona"}}, nil
+		})
+		require.NoError(t, err)
+		for _, worker := range []*trigger.EffectWorker{nil, b.worker} { // by a claim, and by birth
+			_, err = b.tail(outbox, worker).Drain(t.Context(), "acme")
+			require.NoError(t, err)
+		}
+		for range 2 {
+			<-b.settles
+		}
+		free()
+	})
+}
+
 // TestW9_BirthsTakeTheRoomThatThereIs: no more rows are born claimed than a
 // claim would take of their lane; none of a lane that is paused; none once the
 // worker stops.
@@ -296,5 +342,7 @@ func TestW9_QueuedRowsAreHandedBackWhenTheirBotSlowsDown(t *testing.T) {
 			}
 		}
 		require.LessOrEqual(t, claimed, 24, "no more rows are held than run")
+		_, queued := b.worker.InUse()
+		require.Zero(t, queued)
 	})
 }

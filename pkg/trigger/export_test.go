@@ -29,3 +29,10 @@ func MatchAll(subs []Subscription, clock Clock) func(e *Event) (evaluated int64,
 		return t.evals.Load() - before, len(out.rows)
 	}
 }
+
+// InUse returns how many slots are taken, and how many rows wait for one.
+func (w *EffectWorker) InUse() (busy, queued int) {
+	w.slots.mu.Lock()
+	defer w.slots.mu.Unlock()
+	return w.slots.busy, w.slots.queued
+}
