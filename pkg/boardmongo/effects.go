@@ -36,42 +36,35 @@ func (s *Store) EffectMaterialize(ctx context.Context, tenantID string, rows []t
 		}
 		ids[i] = rows[i].ID
 	}
-	refs, err := s.effectRefs(ctx, tenantID, ids)
-	if err != nil {
-		return nil, err
+	if len(rows) == 0 {
+		return nil, nil
 	}
-	there := make(map[string]bool, len(refs))
-	for _, ref := range refs {
-		there[ref.ID] = true
-	}
-	var absent []doc[trigger.Effect]
+	docs := make([]doc[trigger.Effect], len(rows))
 	for i := range rows {
-		if !there[rows[i].ID] {
-			absent = append(absent, doc[trigger.Effect]{rows[i].ID, rows[i]})
-		}
-	}
-	if len(absent) == 0 {
-		return refs, nil
+		docs[i] = doc[trigger.Effect]{rows[i].ID, rows[i]}
 	}
 	ictx, cancel := s.op(ctx)
 	defer cancel()
-	_, err = s.db.Collection(collEffects).InsertMany(ictx, absent, options.InsertMany().SetOrdered(false))
+	_, err := s.db.Collection(collEffects).InsertMany(ictx, docs, options.InsertMany().SetOrdered(false))
 	switch {
 	case err == nil:
-		for _, d := range absent {
-			refs = append(refs, trigger.EffectRef{ID: d.V.ID, Lane: d.V.Lane, State: d.V.State, NotBefore: d.V.NotBefore, ClaimID: d.V.ClaimID})
+		refs := make([]trigger.EffectRef, len(rows))
+		for i := range rows {
+			r := &rows[i]
+			refs[i] = trigger.EffectRef{ID: r.ID, Lane: r.Lane, State: r.State, NotBefore: r.NotBefore, ClaimID: r.ClaimID}
 		}
 		return refs, nil
 	case onlyDuplicates(err):
-		// Another replica was there: what the store holds counts. A duplicate
-		// key alone is no proof that the other's row will stay (T1).
+		// Some were there: of a batch that did not reach its cursor, or another
+		// replica's. What the store holds counts. A duplicate key alone is no
+		// proof that the other's row will stay (T1).
 		refs, err := s.effectRefs(ctx, tenantID, ids)
 		if err == nil && len(refs) != len(ids) {
 			err = fmt.Errorf("%d of %d rows of %s are there after a race", len(refs), len(ids), tenantID)
 		}
 		return refs, err
 	}
-	return nil, fmt.Errorf("insert %d rows of %s: %w", len(absent), tenantID, err)
+	return nil, fmt.Errorf("insert %d rows of %s: %w", len(rows), tenantID, err)
 }
 
 func (s *Store) effectRefs(ctx context.Context, tenantID string, ids []string) ([]trigger.EffectRef, error) {

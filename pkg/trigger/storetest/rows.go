@@ -72,7 +72,7 @@ func testR3Again(t *testing.T, b *bundle) {
 		require.Len(t, refs, 2)
 		require.Equal(t, before, b.row(t, row.ID))
 		i := slices.IndexFunc(refs, func(r trigger.EffectRef) bool { return r.ID == row.ID })
-		require.Equal(t, trigger.EffectRef{ID: row.ID, Lane: lane, State: state, NotBefore: before.NotBefore}, refs[i], "what the store holds")
+		require.Equal(t, trigger.EffectRef{ID: row.ID, Lane: lane, State: state, NotBefore: before.NotBefore, ClaimID: before.ClaimID}, refs[i], "what the store holds")
 	}
 	check(trigger.StatePending)
 	claimed := b.claimOne(t, lane, time.Minute)
