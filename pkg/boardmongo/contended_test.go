@@ -5,7 +5,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/triggerd/triggerd/pkg/tracker"
@@ -34,7 +33,7 @@ func TestOneNameAtOnce(t *testing.T) {
 				taken++
 				continue
 			}
-			assert.ErrorIs(t, err, tracker.ErrConflict)
+			require.ErrorIs(t, err, tracker.ErrConflict)
 		}
 		require.Equal(t, 1, taken)
 	}
