@@ -281,6 +281,51 @@ func testW2Batch(t *testing.T, b *bundle) {
 	require.Equal(t, trigger.StateDone, b.row(t, rows[2].ID).State)
 }
 
+// What ends alike may be written at once: each row keeps its own run, and a row
+// that another claim holds is not touched.
+func testW2Alike(t *testing.T, b *bundle) {
+	ctx := t.Context()
+	for i := range 8 {
+		b.materialize(t, effect(i+1, lane, b.real.Now()))
+	}
+	lost, err := b.real.EffectClaim(ctx, b.claimParams(lane, 4, -time.Second))
+	require.NoError(t, err)
+	require.Len(t, lost, 4)
+	again, err := b.real.EffectReclaim(ctx, b.claimParams(lane, 1, time.Minute))
+	require.NoError(t, err)
+	fresh, err := b.real.EffectClaim(ctx, b.claimParams(lane, 4, time.Minute))
+	require.NoError(t, err)
+	require.Len(t, fresh, 4)
+	var settles []trigger.Settle
+	runs := []string{"$lane", "", "{\"$literal\":1}", "run-3", "", "", "$$ROOT", "run-7"}
+	for i, row := range append(lost, fresh...) {
+		s := b.done(row)
+		s.RunID = runs[i]
+		settles = append(settles, s)
+	}
+	// The one that was claimed anew, by its new claim among the fresh ones.
+	settles = append(settles, b.done(*again))
+	stands, err := b.real.EffectSettleMany(ctx, settles[:8])
+	require.NoError(t, err)
+	for i, s := range settles[:8] {
+		row := b.row(t, s.EffectID)
+		if s.EffectID == again.ID {
+			require.False(t, stands[i])
+			require.Equal(t, trigger.StateClaimed, row.State)
+			require.Equal(t, *again, *row, "nothing was written")
+			continue
+		}
+		require.True(t, stands[i])
+		require.Equal(t, trigger.StateDone, row.State)
+		require.Equal(t, trigger.OutcomeLaunched, row.Outcome)
+		require.Equal(t, runs[i], row.RunID)
+		require.Equal(t, row.UpdatedAt, row.DoneAt)
+	}
+	stands, err = b.real.EffectSettleMany(ctx, settles[4:])
+	require.NoError(t, err)
+	require.Equal(t, []bool{true, true, true, true, true}, stands, "again, and the one that is held")
+}
+
 func testW4Reclaim(t *testing.T, b *bundle) {
 	ctx := t.Context()
 	b.materialize(t, effect(1, lane, b.real.Now()), effect(2, lane, b.real.Now()))

@@ -114,6 +114,7 @@ func Run(t *testing.T, open func(t *testing.T) trigger.Store) {
 		"TestW2_SameSettleAgainIsAccepted":             testW2Again,
 		"TestW2_SettleWithoutCredential":               testW2Credential,
 		"TestW2_OneRefusedSettleLetsTheOthersThrough":  testW2Batch,
+		"TestW2_SettlesThatEndAlike":                   testW2Alike,
 		"TestW4_ReclaimAddsAnAttemptAndParks":          testW4Reclaim,
 		"TestW5_ErrorsAreKeptFive":                     testW5Errors,
 		"TestW7_CrashAtEveryStep":                      testW7Crash,
