@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime/pprof"
 	"strings"
 	"time"
 
@@ -29,6 +30,7 @@ type benchCmd struct {
 	Baseline      bool          `env:"-" help:"Compare with an engine that works one row at a time, on the same log, in turns."`
 	Rate          float64       `env:"-" help:"Changes a second to measure latencies at; 0: don't." default:"0"`
 	RateFor       time.Duration `env:"-" help:"How long, for each of the two latencies." default:"20s"`
+	CPUProfile    string        `name:"cpu-profile" env:"-" help:"File to write a CPU profile of the run to, for go tool pprof." placeholder:"FILE"`
 	JSON          bool          `name:"json" env:"-" help:"Report as JSON."`
 }
 
@@ -49,6 +51,17 @@ func (c *benchCmd) Run(ctx context.Context, std streams) error {
 			p.Progress = func(format string, args ...any) { fmt.Fprintf(f, "\r\x1b[K"+format, args...) }
 			defer fmt.Fprint(f, "\r\x1b[K")
 		}
+	}
+	if c.CPUProfile != "" {
+		f, err := os.Create(c.CPUProfile)
+		if err != nil {
+			return tracker.Fieldf("--cpu-profile", "can't be written: %v", err)
+		}
+		defer func() { _ = f.Close() }()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return fmt.Errorf("bench: %w", err)
+		}
+		defer pprof.StopCPUProfile()
 	}
 	report, err := bench.Run(ctx, p)
 	if err != nil {

@@ -28,12 +28,20 @@ func (c Counts) minus(o Counts) Counts {
 type meter struct {
 	commands, documents, bytes atomic.Int64
 
-	mu    sync.Mutex
-	kinds map[string]int64 // commands by name and collection
+	mu      sync.Mutex
+	kinds   map[string]Kind
+	pending map[int64]string // kinds of the commands under way, by request id
 }
 
-// byKind returns how many there were of each kind since the last call.
-func (m *meter) byKind() map[string]int64 {
+// Kind is the commands of one name and collection.
+type Kind struct {
+	Commands int64 `json:"commands"`
+	// MS is how long they took, in milliseconds; they overlap.
+	MS float64 `json:"ms"`
+}
+
+// byKind returns what there was of each kind since the last call.
+func (m *meter) byKind() map[string]Kind {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	kinds := m.kinds
@@ -48,10 +56,22 @@ func (m *meter) count(e *event.CommandStartedEvent) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.kinds == nil {
-		m.kinds = make(map[string]int64)
+	if m.pending == nil {
+		m.pending = make(map[int64]string)
 	}
-	m.kinds[kind]++
+	m.pending[e.RequestID] = kind
+}
+
+func (m *meter) finished(e event.CommandFinishedEvent) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.kinds == nil {
+		m.kinds = make(map[string]Kind)
+	}
+	kind := m.pending[e.RequestID]
+	delete(m.pending, e.RequestID)
+	k := m.kinds[kind]
+	m.kinds[kind] = Kind{k.Commands + 1, k.MS + float64(e.Duration.Microseconds())/1000}
 }
 
 func (m *meter) read() Counts {
@@ -65,7 +85,9 @@ func (m *meter) monitor() *event.CommandMonitor {
 			m.count(e)
 			m.bytes.Add(int64(len(e.Command)))
 		},
+		Failed: func(_ context.Context, e *event.CommandFailedEvent) { m.finished(e.CommandFinishedEvent) },
 		Succeeded: func(_ context.Context, e *event.CommandSucceededEvent) {
+			m.finished(e.CommandFinishedEvent)
 			m.bytes.Add(int64(len(e.Reply)))
 			for _, batch := range []string{"firstBatch", "nextBatch"} {
 				if docs, ok := e.Reply.Lookup("cursor", batch).ArrayOK(); ok {

@@ -49,17 +49,18 @@ type Compared struct {
 	Effects int `json:"effects"`
 	Counts
 	// ByKind has the commands by name and collection.
-	ByKind         map[string]int64 `json:"by_kind,omitempty"`
-	Allocations    uint64           `json:"allocations"`
-	AllocatedBytes uint64           `json:"allocated_bytes"`
+	ByKind         map[string]Kind `json:"by_kind,omitempty"`
+	Allocations    uint64          `json:"allocations"`
+	AllocatedBytes uint64          `json:"allocated_bytes"`
 }
 
-func (c *Compared) add(n Counts, kinds map[string]int64) {
+func (c *Compared) add(n Counts, kinds map[string]Kind) {
 	if c.ByKind == nil {
-		c.ByKind = make(map[string]int64)
+		c.ByKind = make(map[string]Kind)
 	}
 	for kind, k := range kinds {
-		c.ByKind[kind] += k
+		is := c.ByKind[kind]
+		c.ByKind[kind] = Kind{is.Commands + k.Commands, is.MS + k.MS}
 	}
 	c.Commands, c.Documents, c.Bytes = c.Commands+n.Commands, c.Documents+n.Documents, c.Bytes+n.Bytes
 }
