@@ -1,6 +1,7 @@
 package trigger
 
 import (
+	"context"
 	"time"
 
 	"github.com/google/uuid"
@@ -24,45 +25,30 @@ type birthGroup struct {
 	rows         []*Effect
 }
 
+// birthChunk is the most rows that are written at once where rows wait for room:
+// while some are written others are executed.
+const birthChunk = aheadMax
+
 // bear claims those of the rows that there is room for, and says so on them;
-// nil if there is none. The caller inserts the rows, and then tells begin what
-// the store has of them, or gives up.
-func (w *EffectWorker) bear(rows []Effect) *births {
+// nil if there is none. It returns how many of the rows, the first ones, to
+// write now. The caller inserts them, and then tells begin what the store has of
+// them, or gives up.
+func (w *EffectWorker) bear(ctx context.Context, rows []Effect) (*births, int) {
 	run := w.running.Load()
 	if run == nil || !run.enter() {
-		return nil
+		return nil, len(rows)
 	}
-	b := &births{worker: w, began: time.Now(), over: run.births.Done}
-	now := w.Clock.Now()
+	b := &births{worker: w, over: run.births.Done}
 	if w.Epochs.Epoch() != run.epoch.Load() {
 		b.giveUp()
-		return nil
+		return nil, len(rows)
 	}
-	byLane := make(map[laneKey]*birthGroup)
-	var lanes []*birthGroup
-	for i := range rows {
-		row := &rows[i]
-		if row.State != StatePending || !row.Kind.Known() || row.Kind == KindEvent || row.NotBefore.After(now) {
-			continue
-		}
-		key := laneKey{row.TenantID, row.Lane}
-		g := byLane[key]
-		if g == nil {
-			g = &birthGroup{lane: key, claimID: uuid.NewString()}
-			byLane[key] = g
-			lanes = append(lanes, g)
-		}
-		g.rows = append(g.rows, row)
-	}
-	pauses := run.pauses.Load()
+	rows = w.slots.chunk(rows)
+	lanes := birthLanes(rows, w.Clock.Now(), run.pauses.Load())
+	w.slots.admit(ctx, lanes)
+	b.began = time.Now()
+	now := w.Clock.Now()
 	for _, g := range lanes {
-		if pauses == nil || pauses.holds(g.lane) {
-			continue
-		}
-		g.free = w.slots.takeUpTo(g.lane, len(g.rows))
-		if g.free > 0 {
-			g.places = w.slots.ahead(g.lane, len(g.rows)-g.free)
-		}
 		g.rows = g.rows[:g.free+g.places]
 		for _, row := range g.rows {
 			row.State, row.ClaimID, row.Worker, row.ClaimedAt, row.Attempts = StateClaimed, g.claimID, w.Name, now, 1
@@ -74,9 +60,29 @@ func (w *EffectWorker) bear(rows []Effect) *births {
 	}
 	if len(b.groups) == 0 {
 		b.giveUp()
-		return nil
+		return nil, len(rows)
 	}
-	return b
+	return b, len(rows)
+}
+
+// birthLanes returns the rows that may be born claimed, by lane.
+func birthLanes(rows []Effect, now time.Time, pauses *pauseSet) (lanes []*birthGroup) {
+	byLane := make(map[laneKey]*birthGroup)
+	for i := range rows {
+		row := &rows[i]
+		key := laneKey{row.TenantID, row.Lane}
+		if row.State != StatePending || !row.Kind.Known() || row.Kind == KindEvent || row.NotBefore.After(now) || pauses == nil || pauses.holds(key) {
+			continue
+		}
+		g := byLane[key]
+		if g == nil {
+			g = &birthGroup{lane: key, claimID: uuid.NewString()}
+			byLane[key] = g
+			lanes = append(lanes, g)
+		}
+		g.rows = append(g.rows, row)
+	}
+	return lanes
 }
 
 // begin executes the rows that the store holds under this claim. What another
@@ -105,7 +111,9 @@ func (b *births) begin(refs []EffectRef) {
 func (b *births) giveUp() {
 	defer b.over()
 	for _, g := range b.groups {
-		b.worker.slots.giveBack(g.lane, g.free)
 		b.worker.slots.unqueue(g.places)
+		for range g.free {
+			b.worker.freed(g.lane)
+		}
 	}
 }

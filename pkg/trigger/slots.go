@@ -20,9 +20,13 @@ type slots struct {
 	gates   map[laneKey]*gate
 	paces   map[laneKey]*pace
 	// queued rows are claimed and wait for a slot; freed is told of each slot
-	// that becomes free.
+	// and place that becomes free.
 	queued int
 	freed  *sync.Cond
+	// starved: lanes that are due get no slots, and so births get none either.
+	// In a lane with more rows that are due, turns has whose turn it is.
+	starved bool
+	turns   map[laneKey]turn
 	// openMin and openMax bound how long a breaker stays open.
 	openMin, openMax time.Duration
 }
@@ -33,6 +37,15 @@ type gate struct {
 	open     time.Duration
 	until    time.Time
 }
+
+// turn is who may take rows of a lane next, those that look for rows that are
+// due, or those that write new ones: neither is to wait for ever.
+type turn int
+
+const (
+	birthsTurn turn = iota + 1
+	claimsTurn
+)
 
 // pace is how long a lane's attempts take.
 type pace struct {
@@ -47,11 +60,13 @@ const (
 	// as many as are through within aheadFor, and queuedMax of all lanes.
 	paceFast  = 50 * time.Millisecond
 	aheadFor  = 200 * time.Millisecond
-	aheadMax  = 200
-	queuedMax = 256
+	aheadMax  = 256
+	queuedMax = 1024
 	// queueWait is how long such a row waits for its slot, before it is handed
 	// back: its bot has become slow.
 	queueWait = 2 * time.Second
+	// birthWait is how long rows that are about to be written wait for room.
+	birthWait = 200 * time.Millisecond
 	// pacesMax bounds what is remembered.
 	pacesMax = 10_000
 )
@@ -62,7 +77,7 @@ const breakerAfter = 10
 func newSlots(size int, openMin, openMax time.Duration) *slots {
 	s := &slots{
 		paces: make(map[laneKey]*pace), size: size, openMin: max(openMin, time.Millisecond), openMax: max(openMax, time.Millisecond),
-		tenants: make(map[string]int), lanes: make(map[laneKey]int), gates: make(map[laneKey]*gate),
+		tenants: make(map[string]int), lanes: make(map[laneKey]int), gates: make(map[laneKey]*gate), turns: make(map[laneKey]turn),
 	}
 	s.freed = sync.NewCond(&s.mu)
 	return s
@@ -131,10 +146,14 @@ func (s *slots) takeNow(lane laneKey) {
 func (s *slots) release(lane laneKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.releaseNow(lane)
+	s.freed.Broadcast()
+}
+
+func (s *slots) releaseNow(lane laneKey) {
 	s.busy--
 	drop(s.tenants, lane.tenant)
 	drop(s.lanes, lane)
-	s.freed.Broadcast()
 }
 
 // ahead takes places in the queue for up to want rows of a lane beyond its free
@@ -143,14 +162,33 @@ func (s *slots) release(lane laneKey) {
 func (s *slots) ahead(lane laneKey, want int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.paces[lane]
-	if p == nil || p.n < paceKnown || p.mean > paceFast || s.gates[lane] != nil {
-		return 0
-	}
-	through := int(aheadFor/max(p.mean, time.Microsecond)) * max(1, s.size*3/8)
-	n := max(0, min(want, through, aheadMax, queuedMax-s.queued))
-	s.queued += n
+	n, _ := s.aheadNow(lane, want)
 	return n
+}
+
+// aheadNow is ahead; short if there would be more but for others in the queue.
+func (s *slots) aheadNow(lane laneKey, want int) (n int, short bool) {
+	if !s.fast(lane) {
+		return 0, false
+	}
+	through := int(aheadFor/max(s.paces[lane].mean, time.Microsecond)) * max(1, s.size*3/8)
+	most := min(want, through, aheadMax)
+	n = max(0, min(most, queuedMax-s.queued))
+	s.queued += n
+	return n, n < most
+}
+
+// fast reports whether the lane's attempts are known to be short.
+func (s *slots) fast(lane laneKey) bool {
+	p := s.paces[lane]
+	return p != nil && p.n >= paceKnown && p.mean <= paceFast && s.gates[lane] == nil
+}
+
+// unknown reports whether it has yet to be seen how long the lane's attempts
+// take.
+func (s *slots) unknown(lane laneKey) bool {
+	p := s.paces[lane]
+	return (p == nil || p.n < paceKnown) && s.gates[lane] == nil
 }
 
 // unqueue gives places in the queue back.
@@ -158,6 +196,107 @@ func (s *slots) unqueue(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queued -= n
+	s.freed.Broadcast()
+}
+
+// looked tells what came of looking at the lanes that are due: starved, if some
+// of them got no slots.
+func (s *slots) looked(starved bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.starved = starved
+	s.freed.Broadcast()
+}
+
+// claimed tells that a claim of the lane's due rows was made, and whether there
+// are more of them.
+func (s *slots) claimed(lane laneKey, more bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if more {
+		s.turns[lane] = birthsTurn
+	} else {
+		delete(s.turns, lane)
+	}
+	s.freed.Broadcast()
+}
+
+// admit takes slots and places in the queue for rows that are about to be
+// written, and says so on the groups. Those of fast lanes wait for it, up to
+// birthWait: written as pending they would only come later, and cost a claim.
+func (s *slots) admit(ctx context.Context, groups []*birthGroup) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var over, waits bool
+	for s.admitNow(groups) && !over {
+		s.giveUpNow(groups)
+		if !waits {
+			waits = true
+			end := func() {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				over = true
+				s.freed.Broadcast()
+			}
+			timer := time.AfterFunc(birthWait, end)
+			defer timer.Stop()
+			defer context.AfterFunc(ctx, end)()
+		}
+		s.freed.Wait()
+	}
+	for _, g := range groups {
+		if s.turns[g.lane] == birthsTurn && g.free+g.places > 0 {
+			s.turns[g.lane] = claimsTurn
+		}
+	}
+}
+
+// chunk returns as many of the rows, the first ones, as are to be written at
+// once.
+func (s *slots) chunk(rows []Effect) []Effect {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range rows {
+		lane := laneKey{rows[i].TenantID, rows[i].Lane}
+		switch {
+		case s.fast(lane):
+			return rows[:min(len(rows), birthChunk)]
+		case s.paces[lane] == nil && s.gates[lane] == nil && s.lanes[lane] == 0:
+			return rows[:min(len(rows), paceKnown)] // they will tell
+		}
+	}
+	return rows
+}
+
+func (s *slots) admitNow(groups []*birthGroup) (short bool) {
+	now := time.Now()
+	for _, g := range groups {
+		if s.starved || s.turns[g.lane] == claimsTurn {
+			short = short || s.fast(g.lane)
+			continue
+		}
+		// Places before slots, which would be held while the rows are written.
+		// In a lane whose pace is not known the next rows wait until the first
+		// ones have told it.
+		places, more := s.aheadNow(g.lane, len(g.rows))
+		room, _, until := s.roomNow(g.lane, now)
+		g.places, g.free = places, min(len(g.rows)-places, room)
+		for range g.free {
+			s.takeNow(g.lane)
+		}
+		short = short || more || g.free+g.places < len(g.rows) && until.IsZero() && s.unknown(g.lane) && (room == 0 || s.lanes[g.lane] > g.free)
+	}
+	return short
+}
+
+func (s *slots) giveUpNow(groups []*birthGroup) {
+	for _, g := range groups {
+		for range g.free {
+			s.releaseNow(g.lane)
+		}
+		s.queued -= g.places
+		g.free, g.places = 0, 0
+	}
 }
 
 // wait takes a slot for a queued row of the lane as soon as there is one. It

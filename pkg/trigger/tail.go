@@ -389,17 +389,19 @@ func (t *Tail) write(ctx context.Context, tenantID string, rows []Effect) error 
 		return cmp.Or(cmp.Compare(a.EventSeq, b.EventSeq), cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.SubscriptionID, b.SubscriptionID))
 	})
 	var refs []EffectRef
-	for chunk := range slices.Chunk(rows, rowsPerInsert) {
-		got, err := t.insert(ctx, tenantID, chunk)
+	for len(rows) > 0 {
+		got, n, err := t.insert(ctx, tenantID, rows[:min(len(rows), rowsPerInsert)])
 		if err != nil {
-			return fmt.Errorf("write %d rows: %w", len(chunk), err)
+			return fmt.Errorf("write %d rows: %w", n, err)
 		}
-		refs = append(refs, got...)
+		refs, rows = append(refs, got...), rows[n:]
 	}
-	marks := laneMarks{}
+	marks, due := laneMarks{}, false
+	now := t.Clock.Now()
 	for _, ref := range refs {
 		if ref.State.Live() {
 			marks.at(laneKey{tenantID, ref.Lane}, ref.NotBefore)
+			due = due || !ref.NotBefore.After(now)
 		}
 	}
 	if len(marks) == 0 {
@@ -408,20 +410,21 @@ func (t *Tail) write(ctx context.Context, tenantID string, rows []Effect) error 
 	if err := t.Lanes.LaneMarkMany(ctx, marks.list()); err != nil {
 		return fmt.Errorf("mark %d lanes: %w", len(marks), err)
 	}
-	if t.WakeWorker != nil {
+	if t.WakeWorker != nil && due {
 		t.WakeWorker()
 	}
 	return nil
 }
 
-// insert writes the rows that are absent, those that the worker beside this
-// tail has room for as claimed by it.
-func (t *Tail) insert(ctx context.Context, tenantID string, rows []Effect) ([]EffectRef, error) {
+// insert writes those of the first n rows that are absent, as claimed by the
+// worker beside this tail what that has room for.
+func (t *Tail) insert(ctx context.Context, tenantID string, rows []Effect) (refs []EffectRef, n int, err error) {
 	var born *births
 	if t.Worker != nil {
-		born = t.Worker.bear(rows)
+		born, n = t.Worker.bear(ctx, rows)
+		rows = rows[:n]
 	}
-	refs, err := t.Outbox.EffectMaterialize(ctx, tenantID, rows)
+	refs, err = t.Outbox.EffectMaterialize(ctx, tenantID, rows)
 	if err != nil && born != nil {
 		// The answer may be lost, and the rows be there: looking again finds
 		// them now, instead of when their lease has run out.
@@ -434,7 +437,7 @@ func (t *Tail) insert(ctx context.Context, tenantID string, rows []Effect) ([]Ef
 			born.begin(refs)
 		}
 	}
-	return refs, err
+	return refs, len(rows), err
 }
 
 // jitter spreads a period over 75 % to 125 % of it, so that replicas that

@@ -83,6 +83,8 @@ type EffectWorker struct {
 	// reclaimFrom (W11).
 	epoch       int64
 	reclaimFrom time.Time
+	// lookedAt is when the lanes that are due were last looked for.
+	lookedAt time.Time
 
 	mu sync.Mutex
 	// reclaimed is held by the one row in flight whose lease had run out.
@@ -199,9 +201,13 @@ func (w *EffectWorker) watchEpoch() {
 func (w *EffectWorker) round(ctx, attempts context.Context) (more bool, err error) {
 	free, busyLanes := w.slots.free()
 	if free <= 0 {
+		if time.Since(w.lookedAt) > orDefault(w.Poll, PollDefault) {
+			w.slots.looked(true) // it may be that lanes are due
+		}
 		return false, nil // a freed slot wakes
 	}
 	w.watchEpoch()
+	w.lookedAt = time.Now()
 	// Lanes that have all they may have in flight stay due: they do not count.
 	lanes, err := w.Lanes.LanesDue(ctx, w.Clock.Now(), lanesPerRound+busyLanes)
 	if err != nil {
@@ -221,10 +227,12 @@ func (w *EffectWorker) round(ctx, attempts context.Context) (more bool, err erro
 	}
 	w.takeTurns(lanes)
 	var errs []error
+	starved := false
+	defer func() { w.slots.looked(starved) }()
 	for i, lane := range lanes {
 		free, _ := w.slots.free()
 		if free <= 0 || ctx.Err() != nil {
-			more = false
+			more, starved = false, true
 			break
 		}
 		// Lanes that get nothing this time are first the next. So a claim may
@@ -304,6 +312,7 @@ func (w *EffectWorker) lane(ctx, attempts context.Context, lane Lane, share int)
 		rows, err := w.Outbox.EffectClaim(context.WithoutCancel(ctx), w.claim(lane, free+queue))
 		w.stats.claimed.Add(int64(len(rows)))
 		full = len(rows) == free+queue
+		w.slots.claimed(key, full)
 		w.start(ctx, attempts, key, rows, free, queue, began)
 		if err != nil {
 			return false, err
@@ -421,15 +430,17 @@ func (w *EffectWorker) start(loop, attempts context.Context, lane laneKey, rows 
 	v := w.Evaluator.forClaim(rows)
 	at := min(free, len(rows))
 	w.slots.giveBack(lane, free-at)
-	for _, r := range rows[:at] {
-		w.inflight.Go(func() { w.execute(loop, attempts, v, r, began, func() { w.freed(lane) }) })
-	}
 	queued := rows[at:]
 	w.slots.unqueue(places - len(queued))
-	if len(queued) == 0 {
+	if len(rows) == 0 {
 		return
 	}
 	w.inflight.Go(func() {
+		// What all of them need is read before their attempts begin.
+		v.prepare(attempts, rows)
+		for _, r := range rows[:at] {
+			w.inflight.Go(func() { w.execute(loop, attempts, v, r, began, func() { w.freed(lane) }) })
+		}
 		gone, cancel := context.WithCancel(loop)
 		defer cancel()
 		for _, r := range queued {
