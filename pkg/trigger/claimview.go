@@ -62,18 +62,22 @@ func (c *claimView) cardGet(ctx context.Context, tenantID, id string) (*tracker.
 	return card, nil
 }
 
-// prepare reads what all rows of a large claim need, at once. What can't be read
+// prepare reads what all rows of a claim need, at once. What can't be read
 // now is read by the row that needs it, and fails that one.
 func (v *Evaluator) prepare(ctx context.Context, rows []Effect) {
 	row := &rows[0]
-	if len(rows) < 2 || row.Kind != KindLaunch && row.Kind != "" {
+	if row.Kind != KindLaunch && row.Kind != "" {
 		return
 	}
 	var reads sync.WaitGroup
 	defer reads.Wait()
-	reads.Go(func() { _, _ = v.Config.SubscriptionGet(ctx, row.TenantID, row.SubscriptionID) })
-	reads.Go(func() { _, _ = v.Config.BotGet(ctx, row.TenantID, row.BotID) })
-	reads.Go(func() { _, _ = v.card(ctx, row) })
+	for _, read := range []func() error{
+		func() error { _, err := v.Config.SubscriptionGet(ctx, row.TenantID, row.SubscriptionID); return err },
+		func() error { _, err := v.Config.BotGet(ctx, row.TenantID, row.BotID); return err },
+		func() error { _, err := v.card(ctx, row); return err },
+	} {
+		reads.Go(func() { _ = safely(read) })
+	}
 }
 
 // SubscriptionGet reads a subscription of the claim's tenant.

@@ -2,6 +2,7 @@ package trigger
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -29,6 +30,17 @@ func pause(ctx context.Context, tries int) {
 	case <-t.C:
 	case <-ctx.Done():
 	}
+}
+
+// safely turns a panic into an error: on a goroutine of its own it would end the
+// process.
+func safely(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return f()
 }
 
 // nudge wakes one waiting loop; nudges while it works fold into one. The zero

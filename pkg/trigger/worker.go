@@ -436,8 +436,10 @@ func (w *EffectWorker) start(loop, attempts context.Context, lane laneKey, rows 
 		return
 	}
 	w.inflight.Go(func() {
-		// What all of them need is read before their attempts begin.
-		v.prepare(attempts, rows)
+		// What they need is read before their attempts begin, all of it at once.
+		if loop.Err() == nil {
+			v.prepare(attempts, rows)
+		}
 		for _, r := range rows[:at] {
 			w.inflight.Go(func() { w.execute(loop, attempts, v, r, began, func() { w.freed(lane) }) })
 		}
