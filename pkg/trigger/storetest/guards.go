@@ -330,7 +330,7 @@ func testW6Lookups(t *testing.T, b *bundle) {
 		cut := failOnce("x")
 		return func(string) error { return cut("x") }
 	}
-	b.setCut(failOnce("CardGet:before"))
+	b.setCut(failOnce("CardsGet:before")) // the cards of a claim are read at once
 	b.work(t, 1, looking(once(), once()))
 	got := b.row(t, row.ID)
 	require.Equal(t, trigger.OutcomeLaunched, got.Outcome)
