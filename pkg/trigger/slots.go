@@ -62,8 +62,8 @@ const (
 	aheadFor  = 200 * time.Millisecond
 	aheadMax  = 256
 	queuedMax = 1024
-	// queueWait is how long such a row waits for its slot, before it is handed
-	// back: its bot has become slow.
+	// queueWait is how long the rows of one claim wait for their slots, before
+	// they are handed back: their bot has become slow.
 	queueWait = 2 * time.Second
 	// birthWait is how long rows that are about to be written wait for room.
 	birthWait = 200 * time.Millisecond
@@ -300,8 +300,9 @@ func (s *slots) giveUpNow(groups []*birthGroup) {
 }
 
 // wait takes a slot for a queued row of the lane as soon as there is one. It
-// returns false when that takes too long, the lane's breaker opens or ctx ends.
-func (s *slots) wait(ctx context.Context, lane laneKey) bool {
+// returns false when there is none until then, the lane's breaker opens or ctx
+// ends.
+func (s *slots) wait(ctx context.Context, lane laneKey, until time.Time) bool {
 	over := false
 	end := func() {
 		s.mu.Lock()
@@ -309,15 +310,15 @@ func (s *slots) wait(ctx context.Context, lane laneKey) bool {
 		over = true
 		s.freed.Broadcast()
 	}
-	timer := time.AfterFunc(queueWait, end)
+	timer := time.AfterFunc(time.Until(until), end)
 	defer timer.Stop()
 	defer context.AfterFunc(ctx, end)()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
-		n, _, until := s.roomNow(lane, time.Now())
+		n, _, open := s.roomNow(lane, time.Now())
 		switch {
-		case over || !until.IsZero():
+		case over || !open.IsZero():
 			return false
 		case n > 0:
 			s.takeNow(lane)

@@ -435,6 +435,10 @@ func (w *EffectWorker) start(loop, attempts context.Context, lane laneKey, rows 
 	if len(rows) == 0 {
 		return
 	}
+	// All of them together: each one's lease runs. What is left of their
+	// attempts' time has to be worth it (W3).
+	half := orDefault(w.AttemptDeadline, AttemptDeadlineDefault) / 2
+	until := time.Now().Add(min(queueWait, half-time.Since(began)))
 	w.inflight.Go(func() {
 		// What they need is read before their attempts begin, all of it at once.
 		if loop.Err() == nil {
@@ -448,7 +452,7 @@ func (w *EffectWorker) start(loop, attempts context.Context, lane laneKey, rows 
 		for _, r := range queued {
 			// When one has no turn soon, all that are left are handed back, not
 			// started (W10).
-			turn := gone.Err() == nil && w.slots.wait(loop, lane)
+			turn := gone.Err() == nil && w.slots.wait(loop, lane, until)
 			w.slots.unqueue(1)
 			if turn {
 				w.inflight.Go(func() { w.execute(loop, attempts, v, r, began, func() { w.freed(lane) }) })
