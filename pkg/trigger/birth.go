@@ -15,6 +15,7 @@ type births struct {
 	began  time.Time
 	groups []birthGroup
 	over   func()
+	ended  bool
 }
 
 // birthGroup is the claim of one lane's rows.
@@ -88,6 +89,7 @@ func birthLanes(rows []Effect, now time.Time, pauses *pauseSet) (lanes []*birthG
 // begin executes the rows that the store holds under this claim. What another
 // replica wrote first is its own.
 func (b *births) begin(refs []EffectRef) {
+	b.ended = true
 	defer b.over()
 	claims := make(map[string]string, len(refs))
 	for _, ref := range refs {
@@ -106,14 +108,36 @@ func (b *births) begin(refs []EffectRef) {
 	}
 }
 
-// giveUp gives back what was taken. Rows that are there all the same are
-// reclaimed when their lease has run out.
+// giveUp gives back what was taken, and hands back those of the rows that are
+// there all the same, not started, with no attempt (W10): else they would be
+// nobody's until their lease ends. What the store can't take now, or inserts
+// later, is reclaimed then. After begin it does nothing.
 func (b *births) giveUp() {
+	if b.ended {
+		return
+	}
+	b.ended = true
 	defer b.over()
+	w := b.worker
+	now := w.Clock.Now()
+	var back []*settling
 	for _, g := range b.groups {
-		b.worker.slots.unqueue(g.places)
+		w.slots.unqueue(g.places)
 		for range g.free {
-			b.worker.freed(g.lane)
+			w.freed(g.lane)
 		}
+		for _, row := range g.rows {
+			back = append(back, &settling{
+				Settle: Settle{Fence: row.Fence(), At: now, To: StatePending, NotBefore: now, HandBack: true},
+				lane:   row.Lane, result: make(chan settleResult, 1),
+			})
+		}
+	}
+	if len(back) > 0 {
+		w.inflight.Go(func() {
+			if err := w.settler.try(back); err != nil {
+				w.Logger.Warn().Err(err).Int("rows", len(back)).Msg("worker: hand back rows of an insert that failed")
+			}
+		})
 	}
 }

@@ -424,18 +424,17 @@ func (t *Tail) insert(ctx context.Context, tenantID string, rows []Effect) (refs
 		born, n = t.Worker.bear(ctx, rows)
 		rows = rows[:n]
 	}
+	if born != nil {
+		defer born.giveUp() // unless they have begun, also in a panic
+	}
 	refs, err = t.Outbox.EffectMaterialize(ctx, tenantID, rows)
 	if err != nil && born != nil {
 		// The answer may be lost, and the rows be there: looking again finds
 		// them now, instead of when their lease has run out.
 		refs, err = t.Outbox.EffectMaterialize(ctx, tenantID, rows)
 	}
-	if born != nil {
-		if err != nil {
-			born.giveUp()
-		} else {
-			born.begin(refs)
-		}
+	if err == nil && born != nil {
+		born.begin(refs)
 	}
 	return refs, len(rows), err
 }
