@@ -116,6 +116,53 @@ func (p *process) run(t *testing.T, n int) {
 	}
 }
 
+// bear runs the process's tail beside its worker, which takes rows from their
+// birth on, until the row rests, or it dies. before is called once the worker
+// would take them.
+func (p *process) bear(t *testing.T, id string, before func()) {
+	t.Helper()
+	looks := &looks{Lanes: p.worker.Lanes, twice: make(chan struct{})}
+	p.worker.Lanes, p.tail.Worker = looks, p.worker
+	require.NoError(t, p.worker.Start(t.Context()))
+	defer p.worker.Stop()
+	recv(t, looks.twice)
+	before()
+	for {
+		d, err := p.tail.Drain(t.Context(), tenant)
+		if err != nil || (!d.More && !d.Moved) {
+			break
+		}
+	}
+	for {
+		select {
+		case <-p.ended:
+			if row, err := p.real.EffectGet(t.Context(), tenant, id); err != nil || row.State.Live() {
+				continue // another one
+			}
+		case <-p.died:
+			p.kill()
+		case <-time.After(30 * time.Second):
+			t.Fatalf("%s did not come to rest\n%s", id, p.log)
+		}
+		return
+	}
+}
+
+// looks tells when a worker looks for due lanes for the second time: it has
+// read by then what is paused.
+type looks struct {
+	trigger.Lanes
+	n     int
+	twice chan struct{}
+}
+
+func (l *looks) LanesDue(ctx context.Context, now time.Time, limit int) ([]trigger.Lane, error) {
+	if l.n++; l.n == 2 {
+		close(l.twice)
+	}
+	return l.Lanes.LanesDue(ctx, now, limit)
+}
+
 // sweep finds the lanes from the rows, as each replica does every 5 s.
 func (p *process) sweep(t *testing.T) {
 	t.Helper()

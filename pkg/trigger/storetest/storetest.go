@@ -46,6 +46,7 @@ func Run(t *testing.T, open func(t *testing.T) trigger.Store) {
 	runAll(t, open, accessTests())
 	runAll(t, open, auditTests())
 	runAll(t, open, reaperTests())
+	runAll(t, open, birthTests())
 	for name, test := range map[string]func(*testing.T, *bundle){
 		"TestE1_WriteIsConditionalOnRevAndIncarnation": testE1Conditional,
 		"TestE1_ConcurrentChangesChain":                testE1Chain,
