@@ -72,7 +72,7 @@ func birthLanes(rows []Effect, now time.Time, pauses *pauseSet) (lanes []*birthG
 	for i := range rows {
 		row := &rows[i]
 		key := laneKey{row.TenantID, row.Lane}
-		if row.State != StatePending || !row.Kind.Known() || row.Kind == KindEvent || row.NotBefore.After(now) || pauses == nil || pauses.holds(key) {
+		if row.State != StatePending || !row.Kind.Known() || row.NotBefore.After(now) || pauses == nil || time.Since(pauses.read) > pausesKnown || pauses.holds(key) {
 			continue
 		}
 		g := byLane[key]

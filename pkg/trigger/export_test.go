@@ -1,5 +1,7 @@
 package trigger
 
+import "context"
+
 // StoredMatcher compiles a subscription as the tail does one that it reads.
 var StoredMatcher = storedMatcher
 
@@ -35,4 +37,12 @@ func (w *EffectWorker) InUse() (busy, queued int) {
 	w.slots.mu.Lock()
 	defer w.slots.mu.Unlock()
 	return w.slots.busy, w.slots.queued
+}
+
+// Bear has the worker claim rows that are about to be inserted, and gives them
+// up.
+func (w *EffectWorker) Bear(rows []Effect) {
+	if b, _ := w.bear(context.Background(), rows); b != nil {
+		b.giveUp()
+	}
 }

@@ -6,14 +6,20 @@ import (
 	"time"
 )
 
-// pausesEvery is how old a worker's view of the pauses may be.
-const pausesEvery = time.Second
+const (
+	// pausesEvery is how old a worker's view of the pauses may be.
+	pausesEvery = time.Second
+	// pausesKnown is how old it may be for rows to be born claimed: a worker
+	// whose rounds fail reads no new one.
+	pausesKnown = 3 * pausesEvery
+)
 
 // pauseSet is what is paused.
 type pauseSet struct {
 	fleet   bool
 	tenants map[string]bool
 	lanes   map[laneKey]bool
+	read    time.Time // when reading it began
 }
 
 func newPauseSet(pauses []Pause) pauseSet {
@@ -53,5 +59,6 @@ func (w *pauseWatch) load(ctx context.Context, store Pauses) (pauseSet, error) {
 		return pauseSet{}, err
 	}
 	w.set, w.next = newPauseSet(pauses), now.Add(pausesEvery)
+	w.set.read = now
 	return w.set, nil
 }
