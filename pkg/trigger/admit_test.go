@@ -2,6 +2,7 @@ package trigger
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,29 +30,29 @@ func admitted(ctx context.Context, s *slots, lane laneKey, n int) (rows int, too
 	return g.free + g.places, time.Since(began)
 }
 
-// TestW9_BirthsYieldToLanesThatAreDue: while a look at the lanes that are due
-// found no slots for some, new rows take none.
-func TestW9_BirthsYieldToLanesThatAreDue(t *testing.T) {
+// TestW9_SlotsAreLeftToLanesThatAreDue: while a look at the lanes that are due
+// found no slots for some, new rows and queued ones leave an eighth of them.
+func TestW9_SlotsAreLeftToLanesThatAreDue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, lane := quickLane()
-		s.looked(true)
-		n, took := admitted(t.Context(), s, lane, 10)
-		require.Zero(t, n)
-		require.Equal(t, birthWait, took)
-		time.AfterFunc(50*time.Millisecond, func() { s.looked(false) })
-		n, took = admitted(t.Context(), s, lane, 10)
-		require.Equal(t, 10, n)
-		require.Equal(t, 50*time.Millisecond, took)
-		// Rows of a lane that is not fast don't wait for what may never come.
-		s.looked(true)
-		slow := laneKey{"acme", "slow"}
-		for range paceKnown {
-			s.paced(slow, time.Minute)
+		for i := range 56 {
+			s.take(laneKey{"other", fmt.Sprint(i)})
 		}
-		n, took = admitted(t.Context(), s, slow, 10)
+		s.looked(true)
+		fresh := laneKey{"acme", "fresh"}
+		n, _ := admitted(t.Context(), s, fresh, 5)
 		require.Zero(t, n)
+		began := time.Now()
+		time.AfterFunc(50*time.Millisecond, func() { s.looked(false) })
+		require.True(t, s.wait(t.Context(), lane, began.Add(queueWait)))
+		require.Equal(t, 50*time.Millisecond, time.Since(began))
+		n, took := admitted(t.Context(), s, fresh, 5)
+		require.Equal(t, 5, n)
 		require.Zero(t, took)
+		s.looked(true)
+		room, _, _ := s.room(fresh, time.Now())
+		require.Equal(t, 2, room, "what is left is for claims")
 	})
 }
 

@@ -40,15 +40,16 @@ func (w *EffectWorker) bear(ctx context.Context, rows []Effect) (*births, int) {
 		return nil, len(rows)
 	}
 	b := &births{worker: w, over: run.births.Done}
-	if w.Epochs.Epoch() != run.epoch.Load() {
-		b.giveUp()
-		return nil, len(rows)
-	}
 	rows = w.slots.chunk(rows)
 	lanes := birthLanes(rows, w.Clock.Now(), run.pauses.Load())
 	w.slots.admit(ctx, lanes)
 	b.began = time.Now()
 	now := w.Clock.Now()
+	if w.Epochs.Epoch() != run.epoch.Load() {
+		w.slots.giveUp(lanes) // now may be another clock's than the leases (W11)
+		b.giveUp()
+		return nil, len(rows)
+	}
 	for _, g := range lanes {
 		g.rows = g.rows[:g.free+g.places]
 		for _, row := range g.rows {

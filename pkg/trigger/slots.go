@@ -23,7 +23,7 @@ type slots struct {
 	// and place that becomes free.
 	queued int
 	freed  *sync.Cond
-	// starved: lanes that are due get no slots, and so births get none either.
+	// starved: lanes that are due get no slots.
 	// In a lane with more rows that are due, turns has whose turn it is.
 	starved bool
 	turns   map[laneKey]turn
@@ -171,7 +171,9 @@ func (s *slots) aheadNow(lane laneKey, want int) (n int, short bool) {
 	if !s.fast(lane) {
 		return 0, false
 	}
-	through := int(aheadFor/max(s.paces[lane].mean, time.Microsecond)) * max(1, s.size*3/8)
+	// The busy lanes share the slots.
+	share := max(1, min(s.size*3/8, s.size/max(1, len(s.lanes))))
+	through := int(aheadFor/max(s.paces[lane].mean, time.Microsecond)) * share
 	most := min(want, through, aheadMax)
 	n = max(0, min(most, queuedMax-s.queued))
 	s.queued += n
@@ -206,6 +208,15 @@ func (s *slots) looked(starved bool) {
 	defer s.mu.Unlock()
 	s.starved = starved
 	s.freed.Broadcast()
+}
+
+// reserved is how many slots new rows and queued ones leave to claims: an eighth,
+// while lanes that are due get none.
+func (s *slots) reserved() int {
+	if !s.starved {
+		return 0
+	}
+	return max(1, s.size/8)
 }
 
 // claimed tells that a claim of the lane's due rows was made, and whether there
@@ -271,7 +282,7 @@ func (s *slots) chunk(rows []Effect) []Effect {
 func (s *slots) admitNow(groups []*birthGroup) (short bool) {
 	now := time.Now()
 	for _, g := range groups {
-		if s.starved || s.turns[g.lane] == claimsTurn {
+		if s.turns[g.lane] == claimsTurn {
 			short = short || s.fast(g.lane)
 			continue
 		}
@@ -280,6 +291,7 @@ func (s *slots) admitNow(groups []*birthGroup) (short bool) {
 		// ones have told it.
 		places, more := s.aheadNow(g.lane, len(g.rows))
 		room, _, until := s.roomNow(g.lane, now)
+		room = max(0, min(room, s.size-s.busy-s.reserved()))
 		g.places, g.free = places, min(len(g.rows)-places, room)
 		for range g.free {
 			s.takeNow(g.lane)
@@ -287,6 +299,14 @@ func (s *slots) admitNow(groups []*birthGroup) (short bool) {
 		short = short || more || g.free+g.places < len(g.rows) && until.IsZero() && s.unknown(g.lane) && (room == 0 || s.lanes[g.lane] > g.free)
 	}
 	return short
+}
+
+// giveUp gives back what the groups were admitted.
+func (s *slots) giveUp(groups []*birthGroup) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.giveUpNow(groups)
+	s.freed.Broadcast()
 }
 
 func (s *slots) giveUpNow(groups []*birthGroup) {
@@ -320,7 +340,7 @@ func (s *slots) wait(ctx context.Context, lane laneKey, until time.Time) bool {
 		switch {
 		case over || !open.IsZero():
 			return false
-		case n > 0:
+		case n > 0 && s.size-s.busy > s.reserved():
 			s.takeNow(lane)
 			return true
 		}

@@ -32,6 +32,9 @@ const (
 	claimWorth = 8
 	// reclaimEvery is how often a lane is searched for leases that ran out.
 	reclaimEvery = time.Second
+	// viewKept is for how long the rows of one claim take over what one of them
+	// has read.
+	viewKept = 200 * time.Millisecond
 	// tenantTurn is how long a lane is put off whose tenant has all the slots
 	// that it may have.
 	tenantTurn = 500 * time.Millisecond
@@ -83,8 +86,10 @@ type EffectWorker struct {
 	// reclaimFrom (W11).
 	epoch       int64
 	reclaimFrom time.Time
-	// lookedAt is when the lanes that are due were last looked for.
+	// lookedAt is when the lanes that are due were last looked for; owing, that
+	// they held more rows than there were slots for.
 	lookedAt time.Time
+	owing    bool
 
 	mu sync.Mutex
 	// reclaimed is held by the one row in flight whose lease had run out.
@@ -201,8 +206,8 @@ func (w *EffectWorker) watchEpoch() {
 func (w *EffectWorker) round(ctx, attempts context.Context) (more bool, err error) {
 	free, busyLanes := w.slots.free()
 	if free <= 0 {
-		if time.Since(w.lookedAt) > orDefault(w.Poll, PollDefault) {
-			w.slots.looked(true) // it may be that lanes are due
+		if w.owing || time.Since(w.lookedAt) > orDefault(w.Poll, PollDefault) {
+			w.slots.looked(true) // lanes are due, or may be
 		}
 		return false, nil // a freed slot wakes
 	}
@@ -228,7 +233,10 @@ func (w *EffectWorker) round(ctx, attempts context.Context) (more bool, err erro
 	w.takeTurns(lanes)
 	var errs []error
 	starved := false
-	defer func() { w.slots.looked(starved) }()
+	defer func() {
+		w.slots.looked(starved)
+		w.owing = starved || more
+	}()
 	for i, lane := range lanes {
 		free, _ := w.slots.free()
 		if free <= 0 || ctx.Err() != nil {
@@ -449,17 +457,23 @@ func (w *EffectWorker) start(loop, attempts context.Context, lane laneKey, rows 
 		}
 		gone, cancel := context.WithCancel(loop)
 		defer cancel()
-		for _, r := range queued {
+		read := time.Now()
+		for i, r := range queued {
 			// When one has no turn soon, all that are left are handed back, not
 			// started (W10).
 			turn := gone.Err() == nil && w.slots.wait(loop, lane, until)
 			w.slots.unqueue(1)
+			if time.Since(read) > viewKept {
+				// What is configured may have changed since (W6).
+				v, read = w.Evaluator.forClaim(queued[i:]), time.Now()
+			}
+			view := v
 			if turn {
-				w.inflight.Go(func() { w.execute(loop, attempts, v, r, began, func() { w.freed(lane) }) })
+				w.inflight.Go(func() { w.execute(loop, attempts, view, r, began, func() { w.freed(lane) }) })
 				continue
 			}
 			cancel()
-			w.inflight.Go(func() { w.execute(gone, attempts, v, r, began, func() {}) })
+			w.inflight.Go(func() { w.execute(gone, attempts, view, r, began, func() {}) })
 		}
 	})
 }
