@@ -39,6 +39,7 @@ type Store struct {
 	createKeys    createKeys
 	audit         map[key]*trigger.AuditEntry
 	replicas      map[string]time.Time
+	fleet         *trigger.Fleet
 }
 
 type (

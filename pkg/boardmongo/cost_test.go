@@ -95,6 +95,16 @@ func TestT6_IdleCommandsDoNotGrowWithTenants(t *testing.T) {
 			},
 		},
 		{
+			"fleet", 2 * time.Second,
+			map[string]int{
+				"find fleet": 2, "insert fleet": 1, "update fleet": 2, "find pauses": 1, "aggregate trigger_effects": 7,
+				"aggregate tenant_heads": 1, "aggregate trigger_subscriptions": 1,
+			},
+			func(s *boardmongo.Store) loop {
+				return &trigger.FleetWatch{Counts: s, Clock: s, Logger: testLog(t), Name: "r1", Every: 2 * time.Second}
+			},
+		},
+		{
 			"membership", trigger.BeatEveryDefault,
 			map[string]int{"update replicas": 1, "find replicas": 1},
 			func(s *boardmongo.Store) loop {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,7 +60,7 @@ func SchemaFingerprint() string {
 func HintedIndexes() map[string]string {
 	out := make(map[string]string)
 	for _, ix := range indexes() {
-		if ix.name == indexLive || ix.name == indexParked {
+		if slices.Contains([]string{indexLive, indexParked, indexDirty, indexPaused}, ix.name) {
 			out[ix.name] = ix.says()
 		}
 	}

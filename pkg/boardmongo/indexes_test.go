@@ -314,6 +314,23 @@ func TestIndexesAreUsed(t *testing.T) {
 	}
 	require.Equal(t, []string{"trigger_effects live_tenant_lane", "lanes _id_"}, sweep)
 
+	// The fleet's count reads only what it counts.
+	mon.reset()
+	_, err = store.FleetCount(ctx, now, 1000)
+	require.NoError(t, err)
+	var counts []string
+	for _, find := range mon.finds() {
+		p := explain(t, store, find.body)
+		t.Logf("%-24s %-13s %s", "FleetCount", find.name+" "+find.coll, p)
+		if find.coll == "pauses" {
+			continue // a few, and all of them
+		}
+		require.Empty(t, p.scans)
+		counts = append(counts, strings.Join(append(p.indexes, find.coll), " "))
+	}
+	live, parked := "live_tenant_lane trigger_effects", "parked_tenant_state trigger_effects"
+	require.Equal(t, []string{live, live, live, live, parked, parked, parked, "dirty_drain_after tenant_heads", "paused trigger_subscriptions"}, counts)
+
 	// Starting up looks for the ends of each tenant's log and rows (T4).
 	mon.reset()
 	_, err = store.HeadLift(ctx, tenant)

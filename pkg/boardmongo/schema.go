@@ -30,13 +30,14 @@ const (
 	collCreateKeys    = "idempotency"
 	collAudit         = "audit"
 	collReplicas      = "replicas"
+	collFleet         = "fleet"
 	collSchema        = "schema"
 )
 
 // schemaVersion grows with every change of the indexes below. Changes only
 // add, or change an index so that the queries of older versions still work by
 // it: an older replica never undoes a newer one's (ADR 27).
-const schemaVersion = 5
+const schemaVersion = 6
 
 // schema is the indexes of one version.
 type schema struct {
@@ -51,6 +52,8 @@ const (
 	indexID     = "_id_"
 	indexLive   = "live_tenant_lane"
 	indexParked = "parked_tenant_state"
+	indexDirty  = "dirty_drain_after"
+	indexPaused = "paused"
 	// indexDeleting is asked for again and again, and holds next to nothing.
 	indexDeleting = "deleting_at"
 )
@@ -93,6 +96,7 @@ func indexes() []index {
 		{coll: collSubscriptions, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
 		{coll: collSubscriptions, name: "tenant_enabled", keys: asc("tenant_id", "enabled", "id", "revision", "updated_at")},
 		{coll: collSubscriptions, name: "held_from", keys: asc("guard.held_from"), partial: bson.D{{Key: "guard.held_from", Value: exists}}},
+		{coll: collSubscriptions, name: indexPaused, keys: asc("paused", "paused_by"), partial: bson.D{{Key: "paused", Value: exists}}},
 		{coll: collProjections, name: "tenant_name", keys: asc("tenant_id", "name"), unique: true},
 		{coll: collBulks, name: "created_at_ttl", keys: asc("created_at"), ttl: trigger.BulkKept},
 		{coll: collCards, name: "tenant_bot", keys: asc("tenant_id", "bot_id"), partial: bson.D{{Key: "bot_id", Value: exists}}},
@@ -103,7 +107,7 @@ func indexes() []index {
 		{coll: collEvents, name: "tenant_seq", keys: asc("tenant_id", "seq"), unique: true},
 		{coll: collEvents, name: "tenant_eid", keys: asc("tenant_id", "eid"), unique: true},
 		{coll: collEvents, name: "tenant_card_seq", keys: asc("tenant_id", "card_id", "seq")},
-		{coll: collHeads, name: "dirty_drain_after", keys: asc("drain_after"), partial: bson.D{{Key: "dirty", Value: true}}},
+		{coll: collHeads, name: indexDirty, keys: asc("drain_after"), partial: bson.D{{Key: "dirty", Value: true}}},
 		{coll: collLanes, name: "due_at", keys: asc("due_at"), partial: bson.D{{Key: "due_at", Value: exists}}},
 		{
 			coll: collEffects, name: indexLive, keys: asc("tenant_id", "lane", "state", "not_before"),

@@ -406,6 +406,7 @@ func TestSchemaChangeThatIsRefused(t *testing.T) {
 var schemaFingerprints = map[int]string{
 	4: "5975e90d2071647a",
 	5: "1ef22c22fbdb8937",
+	6: "fec5f9107eb33a8e",
 }
 
 func TestSchemaVersionGrowsWithTheIndexes(t *testing.T) {
@@ -420,6 +421,8 @@ func TestSchemaVersionGrowsWithTheIndexes(t *testing.T) {
 func TestSchemaHintedIndexesStay(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, map[string]string{
+		"dirty_drain_after":   `drain_after; where {dirty: true}`,
+		"paused":              `paused, paused_by; where {paused: {$exists: true}}`,
 		"live_tenant_lane":    `tenant_id, lane, state, not_before; where {state: {$in: ["pending", "claimed"]}}`,
 		"parked_tenant_state": `tenant_id, state, _id; where {state: {$in: ["failed", "reconcile", "held", "discarded"]}}`,
 	}, boardmongo.HintedIndexes())

@@ -480,6 +480,7 @@ type Store interface {
 	Tenancy
 	Retention
 	Replicas
+	FleetCounts
 	Epochs
 	// Ping reports whether the store answers.
 	Ping(ctx context.Context) error
