@@ -47,8 +47,9 @@ type Store struct {
 	hosts   string
 	timeout time.Duration
 	// offset is the database's time minus this machine's, in nanoseconds.
-	offset atomic.Int64
-	epoch  primaryWatch
+	offset   atomic.Int64
+	epoch    primaryWatch
+	observer atomic.Pointer[func(name string, took time.Duration, ok bool)]
 }
 
 var _ trigger.Store = (*Store)(nil)
@@ -69,9 +70,9 @@ func Connect(ctx context.Context, p Params) (*Store, error) {
 	opts.SetAppName("triggerd").
 		SetReadConcern(readconcern.Majority()).SetWriteConcern(durable()).SetReadPreference(readpref.Primary()).
 		SetServerSelectionTimeout(p.Timeout).SetConnectTimeout(p.Timeout).
-		SetBSONOptions(&options.BSONOptions{UseJSONStructTags: true, OmitZeroStruct: true}).
-		SetMonitor(p.Monitor)
+		SetBSONOptions(&options.BSONOptions{UseJSONStructTags: true, OmitZeroStruct: true})
 	s := &Store{hosts: strings.Join(opts.Hosts, ","), timeout: p.Timeout}
+	opts.SetMonitor(s.observed(p.Monitor))
 	opts.SetServerMonitor(&event.ServerMonitor{TopologyDescriptionChanged: s.epoch.changed})
 	client, err := mongo.Connect(opts)
 	if err != nil {

@@ -105,6 +105,7 @@ func (b *births) begin(refs []EffectRef) {
 			}
 		}
 		b.worker.stats.claimed.Add(int64(len(ours)))
+		b.worker.meter.born.Add(int64(len(ours)))
 		b.worker.start(run.loop, run.attempts, g.lane, ours, g.free, g.places, b.began)
 	}
 }

@@ -30,6 +30,7 @@ func (w *EffectWorker) execute(loop, ctx context.Context, v *Evaluator, row Effe
 	if loop.Err() != nil {
 		ev = Evaluation{Wait: time.Millisecond} // stopping, and not started (W10)
 	} else {
+		w.measureStart(&row)
 		start := time.Now()
 		ev = evaluateSafely(actx, v, &row)
 		w.slots.paced(laneKey{row.TenantID, row.Lane}, time.Since(start))
@@ -58,6 +59,7 @@ func (w *EffectWorker) execute(loop, ctx context.Context, v *Evaluator, row Effe
 		log.Warn().Msg("effect settle refused, claim no longer held")
 	default:
 		w.stats.settled.Add(1)
+		w.measureEnd(&row, &s)
 		if time.Now().After(leaseEnd) {
 			w.stats.late.Add(1)
 		}

@@ -67,6 +67,7 @@ func (t *Tail) closeHoles(ctx context.Context, tenantID string, after, upTo int6
 		if !t.firstClosed(tenantID, seq) {
 			continue // closed before, and not readable yet
 		}
+		t.meter.holes.Add(1)
 		t.Logger.Warn().Str("tenant", tenantID).Int64("seq", seq).Msg("tail: closed a hole: no event came at this seq")
 	}
 	return nil

@@ -213,7 +213,7 @@ func (t *Tail) unwritten(ctx context.Context, tenantID string, events []Event, s
 	if err != nil || !poisoned {
 		return errors.Join(cause, err)
 	}
-	var out judged
+	out := judged{n: 1}
 	t.poison(&out, &events[0], cause)
 	if err := t.write(ctx, tenantID, out.rows); err != nil {
 		return errors.Join(cause, err)
@@ -222,7 +222,7 @@ func (t *Tail) unwritten(ctx context.Context, tenantID string, events []Event, s
 	if _, err := t.Heads.HeadAdvance(ctx, tenantID, seq-1, seq); err != nil {
 		return errors.Join(cause, err)
 	}
-	out.log(t.Logger)
+	t.passed(&out)
 	return cause
 }
 

@@ -72,6 +72,7 @@ type Tail struct {
 	warned  onceSet          // features that are not known
 	closed  map[string]int64 // each tenant's highest hole that was closed
 	panics  panicWatch
+	meter   tailMeter
 	evals   atomic.Int64
 	// evalErrs counts the evaluations that failed.
 	evalErrs atomic.Int64
@@ -358,7 +359,7 @@ func (t *Tail) drain(ctx context.Context, tenantID string, stepsIn bool) (Draine
 	t.setSmall(tenantID, false)
 	t.storm.commit(tenantID, judged.storm, to, judged.subs)
 	if mine {
-		judged.log(t.Logger)
+		t.passed(&judged)
 		t.flag(ctx, judged.failing, to)
 	}
 	return Drained{Moved: true, More: mine && (to < head.Seq || hole)}, nil

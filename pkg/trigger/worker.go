@@ -62,6 +62,7 @@ type EffectWorker struct {
 	Poll            time.Duration
 	Grace           time.Duration // how long Stop waits for what is in flight
 	StoreTimeout    time.Duration // of one settle
+	Meters          WorkerMeters
 	// Settled, if set, is called with each row's settle that stands.
 	Settled func(row Effect, s Settle)
 	// Parked, if set, is called after a row was parked, failed or reconcile.
@@ -75,6 +76,7 @@ type EffectWorker struct {
 	settling chan struct{} // holds one for each settle under way
 	paused   pauseWatch
 	stats    workerStats
+	meter    workerMeter
 	// rounds numbers the rounds; servedIn has each busy lane's latest, so that
 	// due lanes take turns.
 	rounds   int
@@ -223,6 +225,7 @@ func (w *EffectWorker) round(ctx, attempts context.Context) (more bool, err erro
 		// off, and one that is resumed from here on is marked, which wins.
 		w.paused.next = time.Time{}
 	}
+	w.meter.rounds.Add(1)
 	pauses, err := w.paused.load(ctx, w.Pauses)
 	if err != nil {
 		return false, err
@@ -319,6 +322,7 @@ func (w *EffectWorker) lane(ctx, attempts context.Context, lane Lane, share int)
 		// told to stop: it hands the rows back (W10).
 		rows, err := w.Outbox.EffectClaim(context.WithoutCancel(ctx), w.claim(lane, free+queue))
 		w.stats.claimed.Add(int64(len(rows)))
+		w.measureClaim(len(rows), began)
 		full = len(rows) == free+queue
 		w.slots.claimed(key, full)
 		w.start(ctx, attempts, key, rows, free, queue, began)
@@ -384,6 +388,7 @@ func (w *EffectWorker) reclaim(ctx, attempts context.Context, lane Lane) (bool, 
 	}
 	w.stats.reclaimed.Add(1)
 	if row.State.Parked() {
+		w.meter.endings.add(row.Kind, row.State, string(row.Reason))
 		w.parked()
 	}
 	switch row.State {
