@@ -38,6 +38,9 @@ type Params struct {
 	Name string
 
 	Timing Timing
+	// FleetEvery is how often one of the replicas counts for the fleet's
+	// metrics; trigger.FleetEveryDefault if 0.
+	FleetEvery time.Duration
 	// Settled, if set, is called with each settle that stands.
 	Settled func(row trigger.Effect, s trigger.Settle)
 }
@@ -126,9 +129,13 @@ type Server struct {
 	janitor *trigger.Janitor
 	members *trigger.Membership
 	reaper  *trigger.Reaper
-	api     *API
-	http    *http.Server
-	ready   atomic.Bool
+	fleet   *trigger.FleetWatch
+	meters  *meters
+	// observed: the store tells of its commands.
+	observed bool
+	api      *API
+	http     *http.Server
+	ready    atomic.Bool
 	// cutRequests ends the contexts of all requests: closing its connection
 	// does not reach one whose body was not read.
 	cutRequests context.CancelFunc
@@ -149,7 +156,13 @@ func New(p Params) (*Server, error) {
 	if (p.TLSCert == "") != (p.TLSKey == "") {
 		return nil, tracker.Fieldf("--tls-cert", "goes with --tls-key")
 	}
-	s := &Server{p: p, log: p.Logger, failed: make(chan error, 1)}
+	s := &Server{p: p, log: p.Logger, failed: make(chan error, 1), meters: newMeters()}
+	if store, ok := p.Store.(interface {
+		ObserveCommands(f func(name string, took time.Duration, ok bool))
+	}); ok {
+		store.ObserveCommands(s.meters.command)
+		s.observed = true
+	}
 	relay := &trigger.Relay{Cards: p.Store, Log: p.Store, Heads: p.Store, Logger: p.Logger, FillTimeout: p.Timing.StoreTimeout}
 	s.board = &trigger.Board{Cards: p.Store, Log: p.Store, Clock: p.Store, Relay: relay}
 	s.members = &trigger.Membership{Replicas: p.Store, Clock: p.Store, Logger: p.Logger, Name: p.Name}
@@ -159,6 +172,9 @@ func New(p Params) (*Server, error) {
 		Events: p.Timing.EventRetention, Rows: p.Timing.RowRetention, Prefers: s.members.Prefers,
 	}
 	s.reaper = &trigger.Reaper{Store: p.Store, Logger: p.Logger, Prefers: s.members.Prefers, After: p.Timing.Lease + 3*time.Minute}
+	s.fleet = &trigger.FleetWatch{
+		Counts: p.Store, Clock: p.Store, Logger: p.Logger, Name: p.Name, Every: p.FleetEvery, Prefers: s.members.Prefers,
+	}
 	s.tail = &trigger.Tail{
 		Cards: p.Store, Log: p.Store, Heads: p.Store, Config: p.Store, Outbox: p.Store, Lanes: p.Store, Clock: p.Store, Epochs: p.Store,
 		Logger: p.Logger, Batch: p.Timing.TailBatch, Poll: p.Timing.Poll, HoleWait: p.Timing.HoleWait, Prefers: s.members.Prefers,
@@ -177,7 +193,7 @@ func New(p Params) (*Server, error) {
 		Name:      p.Name, Slots: p.Timing.Slots, Lease: p.Timing.Lease, AttemptDeadline: p.Timing.AttemptDeadline,
 		RetryBase: p.Timing.RetryBase, RetryCap: p.Timing.RetryCap, Poll: p.Timing.Poll,
 		Grace:        max(p.Timing.Grace, 1), // to the worker 0 is its default
-		StoreTimeout: p.Timing.StoreTimeout, Settled: p.Settled,
+		StoreTimeout: p.Timing.StoreTimeout, Settled: p.Settled, Meters: s.meters.worker(),
 	}
 	s.parked = &trigger.Announcer{Outbox: p.Store, Relay: relay, Clock: p.Store, Logger: p.Logger, Prefers: s.members.Prefers}
 	s.worker.Parked = s.parked.Wake
@@ -247,6 +263,7 @@ func (s *Server) Start(ctx context.Context) error {
 	if err := errors.Join(
 		s.clock.Start(loops, s.syncClock), s.members.Start(loops), s.tail.Start(loops), s.worker.Start(loops),
 		s.sweeper.Start(loops), s.lanes.Start(loops), s.parked.Start(loops), s.janitor.Start(loops), s.reaper.Start(loops),
+		s.fleet.Start(loops),
 	); err != nil {
 		return err
 	}
@@ -320,6 +337,7 @@ func (s *Server) Stop() {
 		_ = s.http.Close()
 	}
 	s.serving.Stop()
+	s.fleet.Stop()
 	s.reaper.Stop()
 	s.janitor.Stop()
 	s.parked.Stop()
