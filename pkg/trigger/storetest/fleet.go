@@ -15,8 +15,8 @@ import (
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
-// fleetTests hold a store to what it counts for the fleet, and the replicas to
-// counting once.
+// fleetTests hold a store to what it counts for the fleet, the replicas to
+// counting once, and the engine to what it counts for itself.
 func fleetTests() map[string]func(*testing.T, *bundle) {
 	return map[string]func(*testing.T, *bundle){
 		"TestFleet_CountsRowsOfEachState":       testFleetRows,
@@ -24,6 +24,9 @@ func fleetTests() map[string]func(*testing.T, *bundle) {
 		"TestFleet_NumbersAreCutOff":            testFleetCut,
 		"TestFleet_OneTurnAtATime":              testFleetTurn,
 		"TestFleet_ReplicasCountOnce":           testFleetOnce,
+		"TestMeters_OfATail":                    testMetersTail,
+		"TestMeters_OfAWorker":                  testMetersWorker,
+		"TestMeters_OfABreaker":                 testMetersBreaker,
 	}
 }
 
