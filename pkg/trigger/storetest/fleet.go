@@ -189,6 +189,32 @@ func testFleetTurn(t *testing.T, b *bundle) {
 	require.Equal(t, "z", have.TakenBy)
 }
 
+// readsTogether has all replicas read before one of them goes on.
+type readsTogether struct {
+	trigger.Store
+
+	mu  sync.Mutex
+	all *sync.WaitGroup
+}
+
+func (s *readsTogether) FleetGet(ctx context.Context) (*trigger.Fleet, error) {
+	f, err := s.Store.FleetGet(ctx)
+	s.mu.Lock()
+	all := s.all
+	s.mu.Unlock()
+	if all != nil {
+		all.Done()
+		all.Wait()
+	}
+	return f, err
+}
+
+func (s *readsTogether) next(all *sync.WaitGroup) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = all
+}
+
 // testFleetOnce has replicas look, each of which believes to be the preferred
 // one: one of them counts in a period, and all of them know what it found.
 func testFleetOnce(t *testing.T, b *bundle) {
@@ -196,11 +222,14 @@ func testFleetOnce(t *testing.T, b *bundle) {
 	clock := &stepClock{now: b.real.Now()}
 	b.materialize(t, laneRow(1, trigger.StateFailed, "bot:bot1", clock.now))
 	var all []*trigger.FleetWatch
+	store := &readsTogether{Store: b.real}
 	for _, name := range []string{"r1", "r2", "r3"} {
-		all = append(all, &trigger.FleetWatch{Counts: b.real, Clock: clock, Logger: zerolog.Nop(), Name: name, Every: 10 * time.Second})
+		all = append(all, &trigger.FleetWatch{Counts: store, Clock: clock, Logger: zerolog.Nop(), Name: name, Every: 10 * time.Second})
 	}
 	look := func() {
-		var looks sync.WaitGroup
+		var looks, reads sync.WaitGroup
+		reads.Add(len(all))
+		store.next(&reads)
 		for _, w := range all {
 			looks.Go(func() { _ = w.Look(context.WithoutCancel(ctx)) })
 		}
