@@ -86,21 +86,21 @@ func (s *Store) tallies(ctx context.Context, coll, index string, filter bson.D, 
 // pausedRows matches the rows whose launches are paused; nil if none are.
 func pausedRows(pauses []trigger.Pause) bson.D {
 	ofBots := bson.E{Key: "lane", Value: bson.D{{Key: "$gte", Value: trigger.LaneBot("")}, {Key: "$lt", Value: prefixEnd(trigger.LaneBot(""))}}}
-	var any bson.A
+	var which bson.A
 	for _, p := range pauses {
 		switch {
 		case p.TenantID == "":
 			return bson.D{ofBots}
 		case p.BotID == "":
-			any = append(any, bson.D{{Key: "tenant_id", Value: p.TenantID}, ofBots})
+			which = append(which, bson.D{{Key: "tenant_id", Value: p.TenantID}, ofBots})
 		default:
-			any = append(any, bson.D{{Key: "tenant_id", Value: p.TenantID}, {Key: "lane", Value: trigger.LaneBot(p.BotID)}})
+			which = append(which, bson.D{{Key: "tenant_id", Value: p.TenantID}, {Key: "lane", Value: trigger.LaneBot(p.BotID)}})
 		}
 	}
-	if any == nil {
+	if which == nil {
 		return nil
 	}
-	return bson.D{{Key: "$or", Value: any}}
+	return bson.D{{Key: "$or", Value: which}}
 }
 
 // FleetCount implements trigger.FleetCounts.

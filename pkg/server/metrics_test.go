@@ -249,7 +249,7 @@ func checkUse(t *testing.T, alert string, m []string, families map[string]family
 	assert.Equal(t, f.kind != kindGauge, grows, "%s: %s is a %s", alert, name, f.kind)
 	assert.Equal(t, grows, window != "", "%s: %s", alert, name)
 	pairs := labelPair.FindAllStringSubmatch(matchers, -1)
-	assert.Equal(t, strings.Count(matchers, "="), len(pairs), "%s: %s%s", alert, name, matchers)
+	assert.Len(t, pairs, strings.Count(matchers, "="), "%s: %s%s", alert, name, matchers)
 	for _, p := range pairs {
 		assert.Contains(t, values[f.name][p[1]], p[2], "%s: %s%s", alert, name, matchers)
 	}
