@@ -13,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/event"
 
+	"github.com/triggerd/triggerd/internal/explain"
 	"github.com/triggerd/triggerd/internal/testdb"
 	"github.com/triggerd/triggerd/pkg/boardmongo"
 )
@@ -21,9 +22,7 @@ import (
 type command struct {
 	name string
 	coll string
-	// body is what finds the command's documents: of a read the command
-	// itself, of a write a find by its filter; nil if it finds none.
-	body bson.D
+	body bson.D // explain.Body
 }
 
 // commands keeps what goes to the server.
@@ -36,22 +35,10 @@ func newCommands() *commands { return &commands{} }
 
 func (c *commands) monitor() *event.CommandMonitor {
 	return &event.CommandMonitor{Started: func(_ context.Context, e *event.CommandStartedEvent) {
-		cmd := command{name: e.CommandName}
+		cmd := command{name: e.CommandName, body: explain.Body(e)}
 		cmd.coll, _ = e.Command.Lookup(e.CommandName).StringValueOK()
-		find := func(filter bson.RawValue) {
-			cmd.body = bson.D{{Key: "find", Value: cmd.coll}, {Key: "filter", Value: bson.Raw(slices.Clone(filter.Value))}}
-		}
-		switch e.CommandName {
-		case "getMore":
+		if e.CommandName == "getMore" {
 			cmd.coll, _ = e.Command.Lookup("collection").StringValueOK()
-		case "find", "aggregate":
-			_ = bson.Unmarshal(slices.Clone(e.Command), &cmd.body)
-		case "findAndModify":
-			find(e.Command.Lookup("query"))
-		case "update": // the others of its list are alike
-			find(e.Command.Lookup("updates", "0", "q"))
-		case "delete":
-			find(e.Command.Lookup("deletes", "0", "q"))
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()

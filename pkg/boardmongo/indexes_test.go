@@ -3,8 +3,6 @@ package boardmongo_test
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/triggerd/triggerd/internal/explain"
 	"github.com/triggerd/triggerd/pkg/boardmongo"
 	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
@@ -290,11 +289,11 @@ func TestIndexesAreUsed(t *testing.T) {
 		var used []string
 		for _, find := range mon.finds() {
 			require.Equal(t, q.coll, find.coll, q.name)
-			p := explain(t, store, find.body)
+			p := planOf(t, store, find.body)
 			t.Logf("%-24s %-13s %s", q.name, find.name, p)
-			require.Empty(t, p.scans, "%s: %s", q.name, find.name)
-			require.Len(t, p.indexes, 1, "%s: %s", q.name, find.name)
-			used = append(used, p.indexes[0])
+			require.Empty(t, p.Scans, "%s: %s", q.name, find.name)
+			require.Len(t, p.Indexes, 1, "%s: %s", q.name, find.name)
+			used = append(used, p.Indexes[0])
 		}
 		assert.Equal(t, q.indexes, used, q.name)
 	}
@@ -306,11 +305,11 @@ func TestIndexesAreUsed(t *testing.T) {
 	require.NotEmpty(t, late)
 	var sweep []string
 	for _, find := range mon.finds() {
-		p := explain(t, store, find.body)
+		p := planOf(t, store, find.body)
 		t.Logf("%-24s %-13s %s", "LanesLate", find.name+" "+find.coll, p)
-		require.Empty(t, p.scans)
-		require.Len(t, p.indexes, 1)
-		sweep = append(sweep, find.coll+" "+p.indexes[0])
+		require.Empty(t, p.Scans)
+		require.Len(t, p.Indexes, 1)
+		sweep = append(sweep, find.coll+" "+p.Indexes[0])
 	}
 	require.Equal(t, []string{"trigger_effects live_tenant_lane", "lanes _id_"}, sweep)
 
@@ -336,12 +335,12 @@ func TestIndexesAreUsed(t *testing.T) {
 	_, err = store.HeadLift(ctx, tenant)
 	require.NoError(t, err)
 	for _, find := range mon.finds() {
-		p := explain(t, store, find.body)
+		p := planOf(t, store, find.body)
 		t.Logf("%-24s %-13s %s", "HeadLift", find.name+" "+find.coll, p)
-		require.Empty(t, p.scans)
+		require.Empty(t, p.Scans)
 		if find.coll != "trigger_subscriptions" && find.coll != "projections" {
-			require.Equal(t, []string{"_id_"}, p.indexes)
-			require.False(t, p.sorts, "no log is sorted for its ends")
+			require.Equal(t, []string{"_id_"}, p.Indexes)
+			require.False(t, p.Sorts, "no log is sorted for its ends")
 		}
 	}
 }
@@ -421,76 +420,10 @@ func seedForIndexes(t *testing.T, store *boardmongo.Store, now time.Time) {
 	}
 }
 
-// plan is how a server would find the documents of a command.
-type plan struct {
-	indexes []string
-	scans   []string
-	sorts   bool
-}
-
-func (p plan) String() string {
-	s := strings.Join(append(slices.Clone(p.indexes), p.scans...), ", ")
-	if p.sorts {
-		s += ", then sorts"
-	}
-	return s
-}
-
-// explain asks the server for its plan. It understands the answers of MongoDB,
-// and those of DocumentDB, which are PostgreSQL's plans with the indexes under
-// their own names.
-func explain(t *testing.T, store *boardmongo.Store, command bson.D) (p plan) {
+// planOf asks the server for its plan.
+func planOf(t *testing.T, store *boardmongo.Store, body bson.D) explain.Plan {
 	t.Helper()
-	command = slices.DeleteFunc(slices.Clone(command), func(e bson.E) bool {
-		// What a session or a client adds to a command is no part of it.
-		return strings.HasPrefix(e.Key, "$") || slices.Contains([]string{"lsid", "txnNumber", "readConcern", "writeConcern"}, e.Key)
-	})
-	var answer bson.D
-	require.NoError(t, store.Database().RunCommand(context.WithoutCancel(t.Context()), bson.D{
-		{Key: "explain", Value: command}, {Key: "verbosity", Value: "queryPlanner"},
-	}).Decode(&answer))
-	p.read(answer)
+	p, err := explain.Command(context.WithoutCancel(t.Context()), store.Database(), body)
+	require.NoError(t, err)
 	return p
-}
-
-func (p *plan) read(v any) {
-	switch v := v.(type) {
-	case bson.A:
-		for _, e := range v {
-			p.read(e)
-		}
-	case bson.D:
-		stage, index, cond, bounds := "", "", "", ""
-		for _, e := range v {
-			switch text := fmt.Sprint(e.Value); e.Key {
-			case "stage", "Node Type":
-				stage = text
-			case "indexName", "Index Name":
-				index = text
-			case "Index Cond":
-				cond = text
-			case "indexBounds":
-				bounds = text
-			case "rejectedPlans", "IndexCosts", "IndexDetails", "command":
-				continue // not how it is done
-			}
-			p.read(e.Value)
-		}
-		switch stage {
-		case "IDHACK", "EXPRESS_IXSCAN", "EXPRESS_CLUSTERED_IXSCAN", "CLUSTERED_IXSCAN":
-			index = "_id_"
-		case "COLLSCAN", "Seq Scan":
-			p.scans = append(p.scans, stage)
-		case "SORT", "Sort", "Incremental Sort":
-			p.sorts = true
-		}
-		if index != "" && !slices.Contains(p.indexes, index) {
-			p.indexes = append(p.indexes, index)
-		}
-		// The whole of an index, from its beginning to its end, is a scan too.
-		if strings.Contains(bounds, "[MinKey, MaxKey]") && !strings.Contains(bounds, ",") ||
-			index == "_id_" && strings.HasPrefix(stage, "Index") && !strings.Contains(cond, "object_id") {
-			p.scans = append(p.scans, "all of "+index)
-		}
-	}
 }
