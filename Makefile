@@ -28,6 +28,11 @@ testdb: ## Start the test database, where one is needed
 test: testdb ## All tests: unit, both stores, end to end; with the race detector
 	go test -race -timeout 15m ./...
 
+.PHONY: bench-growth
+bench-growth: build testdb ## What a million rows, a backlog and 10,000 tenants cost (GROWTH=flags)
+	@if [ -z "$${TRIGGERD_MONGO_URI:-}" ]; then TRIGGERD_MONGO_URI=$$(scripts/testdb uri); export TRIGGERD_MONGO_URI; fi; \
+	bin/triggerd bench-growth $(GROWTH)
+
 .PHONY: lint
 lint: bin/golangci-lint ## Lint, and hold the import direction
 	bin/golangci-lint run --allow-parallel-runners ./...

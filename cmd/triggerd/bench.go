@@ -46,12 +46,6 @@ func (c *benchCmd) Run(ctx context.Context, std streams) error {
 		}
 		p.MongoURI, p.Database = c.MongoURI, "triggerd_bench_"+strings.ReplaceAll(uuid.NewString()[:13], "-", "")
 	}
-	if f, ok := std.err.(*os.File); ok {
-		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-			p.Progress = func(format string, args ...any) { fmt.Fprintf(f, "\r\x1b[K"+format, args...) }
-			defer fmt.Fprint(f, "\r\x1b[K")
-		}
-	}
 	if c.CPUProfile != "" {
 		f, err := os.Create(c.CPUProfile)
 		if err != nil {
@@ -63,7 +57,10 @@ func (c *benchCmd) Run(ctx context.Context, std streams) error {
 		}
 		defer pprof.StopCPUProfile()
 	}
+	tell, done := progress(std)
+	p.Progress = tell
 	report, err := bench.Run(ctx, p)
+	done()
 	if err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}

@@ -51,6 +51,7 @@ type cli struct {
 	Audit       auditCmd       `cmd:"" help:"Look at who changed what."`
 	Schema      schemaCmd      `cmd:"" help:"Manage the database's indexes."`
 	Bench       benchCmd       `cmd:"" help:"Measure the engine on this machine, beside one that works a row at a time."`
+	BenchGrowth benchGrowthCmd `cmd:"" help:"Measure what history, backlogs, idle tenants and pending rows cost."`
 	Version     versionCmd     `cmd:"" help:"Print the version."`
 }
 

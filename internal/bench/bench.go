@@ -103,6 +103,7 @@ type run struct {
 	launched *ledger
 	launcher trigger.Launcher
 	sealer   trigger.Sealer
+	sealKey  string
 	emitter  *emitter
 	report   *Report
 }

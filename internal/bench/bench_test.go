@@ -2,6 +2,8 @@ package bench_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -15,7 +17,16 @@ import (
 	"github.com/triggerd/triggerd/pkg/tracker"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if at := os.Getenv(serveEnv); at != "" {
+		if err := serve(at); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func params() bench.Params {
 	return bench.Params{

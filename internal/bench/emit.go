@@ -22,16 +22,24 @@ func tenantID(i int) string { return fmt.Sprintf("bench-%05d", i) }
 
 func botID(i int) string { return fmt.Sprint("bot-", i) }
 
+func subID(i int) string { return fmt.Sprint("sub-", i) }
+
 func labelOf(i int) string { return fmt.Sprint("take-", i) }
+
+func (r *run) makeSealer() error {
+	r.sealKey = seal.NewKey()
+	key, err := seal.ParseKey(r.sealKey)
+	if err != nil {
+		return err
+	}
+	r.sealer, err = seal.New(key)
+	return err
+}
 
 // configure makes the tenants, each with a board, its bots and its
 // subscriptions; subscription i wants the label of its own.
 func (r *run) configure(ctx context.Context) error {
-	key, err := seal.ParseKey(seal.NewKey())
-	if err != nil {
-		return err
-	}
-	if r.sealer, err = seal.New(key); err != nil {
+	if err := r.makeSealer(); err != nil {
 		return err
 	}
 	storm := trigger.MaxPerMinuteMax
@@ -63,7 +71,7 @@ func (r *run) configure(ctx context.Context) error {
 				}
 			}
 			for j := range r.Subscriptions {
-				name := fmt.Sprint("sub-", j)
+				name := subID(j)
 				if err := r.store.SubscriptionSave(ctx, &trigger.Subscription{
 					TenantID: id, ID: name, Name: name, Enabled: true, BotID: botID(j % r.Bots), MaxPerMinute: &storm, Revision: 1,
 					If: trigger.Conditions{Columns: []string{"ready"}, LabelsAll: []string{labelOf(j)}},

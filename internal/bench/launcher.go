@@ -75,6 +75,13 @@ func (l *ledger) forget() {
 	l.began, l.took = make(map[string]time.Time), nil
 }
 
+// count returns how many keys were launched.
+func (l *ledger) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.times)
+}
+
 // once returns how many keys were launched, but for those of the baseline, and
 // an error if any was twice.
 func (l *ledger) once() (launched int, err error) {

@@ -104,8 +104,11 @@ func (m *meter) monitor() *event.CommandMonitor {
 
 // peakRSS is the most memory that the process ever had resident, in bytes; 0
 // where the system does not tell.
-func peakRSS() int64 {
-	status, err := os.ReadFile("/proc/self/status")
+func peakRSS() int64 { return peakRSSOf("self") }
+
+// peakRSSOf is that of a process by its pid.
+func peakRSSOf(pid string) int64 {
+	status, err := os.ReadFile("/proc/" + pid + "/status")
 	if err != nil {
 		return 0
 	}
