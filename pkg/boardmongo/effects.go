@@ -254,23 +254,8 @@ func (s *Store) EffectListByEvent(ctx context.Context, tenantID, eventID string)
 
 // EffectList implements trigger.EffectOutbox.
 func (s *Store) EffectList(ctx context.Context, p trigger.EffectListParams) ([]trigger.Effect, error) {
-	prefix := p.TenantID + "/"
-	filter := bson.D{
-		{Key: "_id", Value: bson.D{{Key: "$gt", Value: cmp.Or(p.AfterID, prefix)}, {Key: "$lt", Value: prefixEnd(prefix)}}},
-		{Key: "tenant_id", Value: p.TenantID},
-	}
-	filter = append(filter, filterBy(p.EffectFilter)...)
-	opts := withoutBodies().SetSort(asc("_id")).SetLimit(int64(p.Limit))
-	// Which index a server prefers depends on how old its statistics are, and
-	// most of them would have it sort all rows of a state for one page.
-	switch p.State {
-	case trigger.StateFailed, trigger.StateReconcile, trigger.StateHeld:
-		opts.SetHint(indexParked)
-	case trigger.StatePending, trigger.StateClaimed:
-	default:
-		opts.SetHint(indexID)
-	}
-	rows, err := findAll[trigger.Effect](ctx, s, collEffects, filter, opts)
+	filter := append(bson.D{{Key: "tenant_id", Value: p.TenantID}}, filterBy(p.EffectFilter)...)
+	rows, err := s.effectPage(ctx, p, filter)
 	if err != nil {
 		return nil, fmt.Errorf("list effects of %s: %w", p.TenantID, err)
 	}
