@@ -1,7 +1,6 @@
 package boardmem
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -15,13 +14,14 @@ func (s *Store) EventsRemovable(_ context.Context, tenantID string, upTo int64, 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []trigger.EventRef
-	for seq, e := range s.log(tenantID).events {
-		if seq <= upTo && e.LoggedAt.Before(before) {
-			out = append(out, trigger.EventRef{Seq: seq, EID: e.EID})
+	events := s.log(tenantID).events
+	for _, seq := range slices.Sorted(maps.Keys(events)) {
+		if len(out) == limit || seq > upTo || !events[seq].LoggedAt.Before(before) {
+			break
 		}
+		out = append(out, trigger.EventRef{Seq: seq, EID: events[seq].EID})
 	}
-	slices.SortFunc(out, func(a, b trigger.EventRef) int { return cmp.Compare(a.Seq, b.Seq) })
-	return out[:min(len(out), limit)], nil
+	return out, nil
 }
 
 // EventRemoveMany implements trigger.Retention.

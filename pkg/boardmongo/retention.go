@@ -14,16 +14,35 @@ import (
 // EventsRemovable implements trigger.Retention.
 func (s *Store) EventsRemovable(ctx context.Context, tenantID string, upTo int64, before time.Time, limit int) ([]trigger.EventRef, error) {
 	// By key, which has the order of the seqs on every server, so that a page
-	// of a long log is read without sorting all of it.
-	events, err := findAll[trigger.EventRef](ctx, s, collEvents, bson.D{
+	// of a long log is read without sorting all of it; and without asking for
+	// the time, which would read all of a log that has nothing to be removed.
+	events, err := findAll[loggedRef](ctx, s, collEvents, bson.D{
 		{Key: "_id", Value: bson.D{{Key: "$gte", Value: tenantID + "/"}, {Key: "$lte", Value: trigger.EventID(tenantID, upTo)}}},
 		{Key: "tenant_id", Value: tenantID},
-		{Key: "logged_at", Value: bson.D{{Key: "$lt", Value: before}}},
-	}, options.Find().SetSort(asc("_id")).SetLimit(int64(limit)).SetProjection(asc("seq", "eid")))
+	}, options.Find().SetSort(asc("_id")).SetLimit(int64(limit)).SetProjection(asc("seq", "eid", "logged_at")))
 	if err != nil {
 		return nil, fmt.Errorf("removable events of %s: %w", tenantID, err)
 	}
-	return events, nil
+	var refs []trigger.EventRef
+	old := 0
+	for _, e := range events {
+		at, ok := e.LoggedAt.TimeOK()
+		if ok && !at.Before(before) {
+			break
+		}
+		refs = append(refs, trigger.EventRef{Seq: e.Seq, EID: e.EID})
+		if ok {
+			old = len(refs)
+		}
+	}
+	// One that tells no time, of a foreign emitter, is as old as those after it.
+	return refs[:old], nil
+}
+
+type loggedRef struct {
+	Seq      int64         `json:"seq"`
+	EID      string        `json:"eid"`
+	LoggedAt bson.RawValue `json:"logged_at"`
 }
 
 // EventRemoveMany implements trigger.Retention.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -20,7 +21,10 @@ const (
 	RowRetentionDefault   = 7 * 24 * time.Hour
 	janitorPage           = 500
 	janitorPageMin        = 10
-	janitorTenants        = 100
+	janitorTenants        = 1000
+	// restMax is how long a tenant is let alone at most that has nothing to be
+	// removed in that time.
+	restMax = 24 * time.Hour
 )
 
 // Janitor removes events that are below the cursor, past their retention and
@@ -44,6 +48,10 @@ type Janitor struct {
 
 	service startstop.Service
 	page    int
+	// resting says until when a tenant has nothing to be removed: most have
+	// not, and asking each of them every time would cost more than all else
+	// that an idle replica does.
+	resting map[string]time.Time
 }
 
 // Start starts the loop; it returns once it runs.
@@ -72,6 +80,8 @@ func (j *Janitor) run(ctx context.Context) {
 // from being cleaned.
 func (j *Janitor) Clean(ctx context.Context) error {
 	var errs []error
+	now := j.Clock.Now()
+	maps.DeleteFunc(j.resting, func(_ string, until time.Time) bool { return !now.Before(until) })
 	after := ""
 	for ctx.Err() == nil {
 		heads, err := j.Heads.HeadList(ctx, after, janitorTenants)
@@ -80,6 +90,9 @@ func (j *Janitor) Clean(ctx context.Context) error {
 		}
 		for i := range heads {
 			after = heads[i].TenantID
+			if _, rests := j.resting[after]; rests {
+				continue
+			}
 			if err := j.tenant(ctx, &heads[i]); err != nil {
 				errs = append(errs, fmt.Errorf("clean up %s: %w", after, err))
 				j.page = max(janitorPageMin, j.size()/2)
@@ -95,10 +108,35 @@ func (j *Janitor) Clean(ctx context.Context) error {
 func (j *Janitor) size() int { return orDefault(j.page, janitorPage) }
 
 func (j *Janitor) tenant(ctx context.Context, head *Head) error {
+	if rests, err := j.rest(ctx, head); rests || err != nil {
+		return err
+	}
 	if err := j.events(ctx, head); err != nil {
 		return err
 	}
 	return j.rows(ctx, head.TenantID)
+}
+
+// rest looks whether the tenant has anything to be removed soon, and lets it
+// rest if not. What enters the log or is settled from now on stays for longer
+// than that, and what is there does not get older than it is.
+func (j *Janitor) rest(ctx context.Context, head *Head) (bool, error) {
+	events, rows := orDefault(j.Events, EventRetentionDefault), orDefault(j.Rows, RowRetentionDefault)
+	now, span := j.Clock.Now(), min(events, rows, restMax)
+	// Up to the end of the log: the cursor gets there meanwhile.
+	some, err := j.Retention.EventsRemovable(ctx, head.TenantID, head.Seq, now.Add(span-events), j.size())
+	if err != nil || len(some) > 0 {
+		return false, err
+	}
+	over, err := j.Retention.EffectsSettledBefore(ctx, head.TenantID, now.Add(span-rows), "", 1)
+	if err != nil || len(over) > 0 {
+		return false, err
+	}
+	if j.resting == nil {
+		j.resting = make(map[string]time.Time)
+	}
+	j.resting[head.TenantID] = now.Add(span)
+	return true, nil
 }
 
 // events removes events up to the cursor. A page that holds one that is still

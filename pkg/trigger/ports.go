@@ -417,8 +417,9 @@ type Tokens interface {
 
 // Retention is what the janitor does (R4).
 type Retention interface {
-	// EventsRemovable returns up to limit events with seq <= upTo that are
-	// older than before, lowest seq first.
+	// EventsRemovable returns the log's oldest events, up to limit of them and
+	// up to the seq, lowest seq first; it ends at the first that is not older
+	// than before.
 	EventsRemovable(ctx context.Context, tenantID string, upTo int64, before time.Time, limit int) ([]EventRef, error)
 	// EventRemoveMany removes the events at the seqs.
 	EventRemoveMany(ctx context.Context, tenantID string, seqs []int64) error

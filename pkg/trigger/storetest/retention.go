@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -121,4 +122,72 @@ func testReplicas(t *testing.T, b *bundle) {
 	require.NoError(t, b.real.ReplicaLeave(ctx, "two"))
 	require.NoError(t, one.Beat(ctx))
 	require.True(t, one.Prefers("x"))
+}
+
+// askedRetention counts what a janitor asks for.
+type askedRetention struct {
+	trigger.Retention
+	asked int
+}
+
+func (r *askedRetention) EventsRemovable(ctx context.Context, tenantID string, upTo int64, before time.Time, limit int) ([]trigger.EventRef, error) {
+	r.asked++
+	return r.Retention.EventsRemovable(ctx, tenantID, upTo, before, limit)
+}
+
+func (r *askedRetention) EffectsSettledBefore(ctx context.Context, tenantID string, before time.Time, afterID string, limit int) ([]trigger.EffectSeq, error) {
+	r.asked++
+	return r.Retention.EffectsSettledBefore(ctx, tenantID, before, afterID, limit)
+}
+
+// testT6Resting: a janitor does not ask again for tenants that have nothing to
+// be removed soon, and removes what is due all the same.
+func testT6Resting(t *testing.T, b *bundle) {
+	b.holed(t, "xxx")
+	b.drain(t)
+	b.rests(t, func() int { return len(b.events(t)) })
+}
+
+// testT6RestingRows: likewise of rows whose events are gone.
+func testT6RestingRows(t *testing.T, b *bundle) {
+	ctx := t.Context()
+	b.holed(t, "xxx")
+	b.drain(t)
+	rows, err := b.real.EffectClaim(ctx, b.claimParams(lane, 3, time.Hour))
+	require.NoError(t, err)
+	require.Len(t, rows, 3)
+	for _, row := range rows {
+		require.True(t, b.settle(t, b.done(row)))
+	}
+	require.NoError(t, b.real.EventRemoveMany(ctx, tenant, []int64{1, 2, 3}))
+	b.rests(t, func() int {
+		kept, err := b.real.EffectsSettledBefore(ctx, tenant, b.real.Now().Add(time.Hour), "", 10)
+		require.NoError(t, err)
+		return len(kept)
+	})
+}
+
+func (b *bundle) rests(t *testing.T, left func() int) {
+	t.Helper()
+	r := &askedRetention{Retention: b.faults}
+	j := b.janitor()
+	j.Retention = r
+	clean := func() int {
+		before := r.asked
+		require.NoError(t, j.Clean(t.Context()))
+		return r.asked - before
+	}
+	require.Equal(t, 2, clean(), "one look ahead")
+	require.Zero(t, clean(), "nothing gets old enough so soon")
+	b.pass(23 * time.Hour)
+	require.Zero(t, clean())
+	b.pass(2 * time.Hour)
+	require.Equal(t, 2, clean(), "it is looked after daily")
+	b.pass(trigger.EventRetentionDefault - 26*time.Hour)
+	require.NotZero(t, clean(), "an hour before they are due")
+	require.NotZero(t, clean(), "it is not let alone")
+	require.Equal(t, 3, left())
+	b.pass(time.Hour + time.Minute)
+	clean()
+	require.Zero(t, left(), "they go when they are due")
 }

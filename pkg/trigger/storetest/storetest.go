@@ -86,6 +86,8 @@ func Run(t *testing.T, open func(t *testing.T) trigger.Store) {
 		"TestT6_AFailingTenantBacksOffAlone":           testT6Alone,
 		"TestT6_APanicStaysWithItsTenant":              testT6Panic,
 		"TestT6_PreferredReplicaFirstOthersStepIn":     testT6Prefers,
+		"TestT6_TheJanitorLetsTenantsRest":             testT6Resting,
+		"TestT6_TheJanitorLetsTenantsRestRows":         testT6RestingRows,
 		"TestT7_PrimaryChangeAbortsTheBatch":           testT7Primary,
 		"TestT7_OnlyCaringSubscriptionsAreEvaluated":   testT7Index,
 		"TestT8_RowsAreServedWithoutSubscriptions":     testT8,
