@@ -457,8 +457,12 @@ func (w *EffectWorker) start(loop, attempts context.Context, lane laneKey, rows 
 		if loop.Err() == nil {
 			v.prepare(attempts, rows)
 		}
+		execute := func(loop context.Context, v *Evaluator, r Effect, free func()) {
+			w.inflight.Go(func() { w.execute(loop, attempts, v, r, began, free) })
+		}
+		slot := func() { w.freed(lane) }
 		for _, r := range rows[:at] {
-			w.inflight.Go(func() { w.execute(loop, attempts, v, r, began, func() { w.freed(lane) }) })
+			execute(loop, v, r, slot)
 		}
 		gone, cancel := context.WithCancel(loop)
 		defer cancel()
@@ -472,13 +476,12 @@ func (w *EffectWorker) start(loop, attempts context.Context, lane laneKey, rows 
 				// What is configured may have changed since (W6).
 				v, read = w.Evaluator.forClaim(queued[i:]), time.Now()
 			}
-			view := v
 			if turn {
-				w.inflight.Go(func() { w.execute(loop, attempts, view, r, began, func() { w.freed(lane) }) })
+				execute(loop, v, r, slot)
 				continue
 			}
 			cancel()
-			w.inflight.Go(func() { w.execute(gone, attempts, view, r, began, func() {}) })
+			execute(gone, v, r, func() {})
 		}
 	})
 }
