@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -60,7 +59,7 @@ func (c *benchGrowthCmd) Run(ctx context.Context, std streams) error {
 		_, err = fmt.Fprint(std.out, report.String())
 	}
 	if err == nil && len(report.Failures) > 0 {
-		err = errors.New("bench: something grows: " + strings.Join(report.Failures, "; "))
+		err = fmt.Errorf("bench: %d failures, the first: %s", len(report.Failures), report.Failures[0])
 	}
 	return err
 }

@@ -167,7 +167,9 @@ func MeasureGrowth(ctx context.Context, p GrowthParams) (_ *Growth, err error) {
 }
 
 func (g *growth) failed(format string, args ...any) {
-	g.report.Failures = append(g.report.Failures, fmt.Sprintf(format, args...))
+	if f := fmt.Sprintf(format, args...); !slices.Contains(g.report.Failures, f) {
+		g.report.Failures = append(g.report.Failures, f)
+	}
 }
 
 // world is a database that something has grown in.

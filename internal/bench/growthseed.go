@@ -106,10 +106,13 @@ func loadHistory(ctx context.Context, s *boardmongo.Store, tenant string, n, bes
 	return loadHead(ctx, s, tenant, n+beside)
 }
 
+// backlogAge is since when a backlog is due: the storm guard counts a minute.
+const backlogAge = 10 * time.Minute
+
 // loadBacklog loads n events after a seq, and their rows, which are due, in the
 // lane of a bot.
 func loadBacklog(ctx context.Context, s *boardmongo.Store, tenant, bot string, from, n int) error {
-	now := s.Now()
+	now := s.Now().Add(-backlogAge)
 	if err := load(ctx, s, "board_events", n, func(i int) (string, trigger.Event) {
 		e := oldEvent(tenant, from+i+1, 0, now)
 		return e.ID(), e
