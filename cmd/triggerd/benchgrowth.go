@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,7 +43,7 @@ func (c *benchGrowthCmd) Run(ctx context.Context, std streams) error {
 		Serve: func(ctx context.Context, database string, env []string) *exec.Cmd {
 			cmd := exec.CommandContext(ctx, exe, "serve", "--listen", "127.0.0.1:0", "--log-level", "warn")
 			// By the environment: arguments can be read by anybody on the machine.
-			cmd.Env = append(env, "TRIGGERD_MONGO_URI="+c.MongoURI, "TRIGGERD_DATABASE="+database, "TRIGGERD_STORE_TIMEOUT="+c.StoreTimeout.String())
+			cmd.Env = slices.Concat(env, []string{"TRIGGERD_MONGO_URI=" + c.MongoURI, "TRIGGERD_DATABASE=" + database, "TRIGGERD_STORE_TIMEOUT=" + c.StoreTimeout.String()})
 			return cmd
 		},
 	}

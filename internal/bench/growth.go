@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/triggerd/triggerd/pkg/boardmongo"
@@ -239,7 +240,7 @@ func size(n int) string {
 	case n >= 1000 && n%1000 == 0:
 		return fmt.Sprintf("%d k", n/1000)
 	}
-	return fmt.Sprint(n)
+	return strconv.Itoa(n)
 }
 
 func quantile(took []time.Duration, q float64) float64 {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -69,7 +70,7 @@ func growthParams(t *testing.T) bench.GrowthParams {
 			exe, err := os.Executable()
 			require.NoError(t, err)
 			cmd := exec.CommandContext(ctx, exe)
-			cmd.Env = append(env, serveEnv+"="+uri+" "+database)
+			cmd.Env = slices.Concat(env, []string{serveEnv + "=" + uri + " " + database})
 			return cmd
 		},
 	}

@@ -193,22 +193,22 @@ func TestIndexesAreUsed(t *testing.T) {
 			_, err := store.EffectList(ctx, trigger.EffectListParams{TenantID: tenant, Limit: 100})
 			return err
 		}},
-		{"EffectList, failed", "trigger_effects", []string{"parked_tenant_state", "parked_tenant_state"}, func() error {
+		{"EffectList, failed", "trigger_effects", []string{"_id_", "parked_tenant_state"}, func() error {
 			found, err := list(trigger.EffectFilter{State: trigger.StateFailed})
 			require.Len(t, found, 100)
 			return err
 		}},
-		{"EffectList, failed, of a subscription, by reason", "trigger_effects", []string{"parked_tenant_state", "parked_tenant_state"}, func() error {
+		{"EffectList, failed, of a subscription, by reason", "trigger_effects", []string{"_id_", "parked_tenant_state"}, func() error {
 			found, err := list(trigger.EffectFilter{State: trigger.StateFailed, SubscriptionID: "s01", Reason: trigger.ReasonExhausted})
 			require.Len(t, found, 100)
 			return err
 		}},
-		{"EffectList, reconcile, by age", "trigger_effects", []string{"parked_tenant_state"}, func() error {
+		{"EffectList, reconcile, by age", "trigger_effects", []string{"_id_", "parked_tenant_state", "_id_"}, func() error {
 			found, err := list(trigger.EffectFilter{State: trigger.StateReconcile, UpdatedBefore: now})
 			require.Empty(t, found)
 			return err
 		}},
-		{"EffectList, held", "trigger_effects", []string{"parked_tenant_state", "parked_tenant_state"}, func() error {
+		{"EffectList, held", "trigger_effects", []string{"_id_", "parked_tenant_state"}, func() error {
 			found, err := list(trigger.EffectFilter{State: trigger.StateHeld})
 			require.Len(t, found, 100)
 			return err

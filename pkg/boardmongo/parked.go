@@ -14,12 +14,12 @@ import (
 
 // How a page of parked rows is read.
 const (
-	// parkedFew is how many parked rows are not sorted for a page of them.
-	parkedFew = 500
 	// parkedSpan is how many seqs the first span has; each further one has
-	// four times as many as the one before.
-	parkedSpan = 1000
-	seqEnd     = 1_000_000_000_000 // beyond the digits that an id has for it
+	// parkedWider times as many as the one before.
+	parkedSpan  = 1000
+	parkedWider = 8
+	seqDigits   = 12 // of an id
+	seqEnd      = 1_000_000_000_000
 )
 
 // effectPage reads a page of a tenant's rows, by id.
@@ -41,61 +41,68 @@ func (s *Store) effectPage(ctx context.Context, p trigger.EffectListParams, filt
 }
 
 // parkedPage reads a page of the rows that a filter finds by indexParked, by
-// id. Not every server reads an index in its order: it would sort all of a
-// tenant's failed rows for a page of them. So it is asked first whether there
-// are more than a few. If so it is asked for spans of seqs, each of which
-// begins at the tenant's next row, of any state.
+// id. Not every server reads an index in its order: it would find and sort all
+// of a tenant's failed rows for a page of them, even for a few in no order. So
+// it is asked for spans of seqs, which get wider, from the tenant's first row
+// on, of any state, up to its last.
 func (s *Store) parkedPage(ctx context.Context, tenantID, after string, limit int, filter bson.D) ([]trigger.Effect, error) {
 	prefix := docKey(tenantID, "")
 	end := prefixEnd(prefix)
 	after = max(after, prefix)
-	between := func(before string, filter bson.D) bson.D {
+	between := func(filter bson.D, before string) bson.D {
 		return append(bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: after}, {Key: "$lt", Value: before}}}}, filter...)
 	}
-	page := func(before string, limit int) ([]trigger.Effect, error) {
-		return findAll[trigger.Effect](ctx, s, collEffects, between(before, filter),
-			withoutBodies().SetSort(asc("_id")).SetLimit(int64(limit)).SetHint(indexParked))
+	// outermost returns the seq of the first row beyond, or of the last.
+	outermost := func(order int) (int64, bool, error) {
+		rows, err := findAll[trigger.EffectRef](ctx, s, collEffects, between(bson.D{{Key: "tenant_id", Value: tenantID}}, end),
+			options.Find().SetSort(bson.D{{Key: "_id", Value: order}}).SetLimit(1).SetProjection(asc("id")).SetHint(indexID))
+		if err != nil || len(rows) == 0 {
+			return 0, false, err
+		}
+		seq, _ := seqOf(prefix, rows[0].ID)
+		return seq, true, nil
 	}
-	some, err := findAll[trigger.EffectRef](ctx, s, collEffects, between(end, filter),
-		options.Find().SetLimit(parkedFew).SetProjection(asc("_id")).SetHint(indexParked))
-	switch {
-	case err != nil || len(some) == 0:
-		return nil, err
-	case len(some) < parkedFew:
-		return page(end, limit)
+	seq, ok := seqOf(prefix, after)
+	if !ok {
+		var err error
+		if seq, ok, err = outermost(1); err != nil || !ok {
+			return nil, err
+		}
 	}
 	var rows []trigger.Effect
-	seq, ok := seqOf(prefix, after)
-	for width := int64(parkedSpan); ; width *= 4 {
-		if !ok {
-			next, err := findAll[trigger.EffectRef](ctx, s, collEffects, between(end, bson.D{{Key: "tenant_id", Value: tenantID}}),
-				options.Find().SetSort(asc("_id")).SetLimit(1).SetProjection(asc("id")).SetHint(indexID))
-			if err != nil || len(next) == 0 {
-				return rows, err
-			}
-			seq, _ = seqOf(prefix, next[0].ID)
-		}
+	last := int64(-1)
+	for width := int64(parkedSpan); ; width *= parkedWider {
+		seq += width
 		to := end
-		if seq+width < seqEnd {
-			to = trigger.EventID(tenantID, seq+width)
+		if seq < seqEnd {
+			to = trigger.EventID(tenantID, seq) // no row's id is just its event's
 		}
-		more, err := page(to, limit-len(rows))
+		page, err := findAll[trigger.Effect](ctx, s, collEffects, between(filter, to),
+			withoutBodies().SetSort(asc("_id")).SetLimit(int64(limit-len(rows))).SetHint(indexParked))
 		if err != nil {
 			return nil, err
 		}
-		if rows = append(rows, more...); len(rows) == limit || to == end {
+		if rows = append(rows, page...); len(rows) >= limit || to == end {
 			return rows, nil
 		}
-		after, ok = to, false // no row's id is just its event's
+		after = to
+		if last < 0 {
+			if last, ok, err = outermost(-1); err != nil || !ok {
+				return rows, err
+			}
+		}
+		if seq > last {
+			return rows, nil
+		}
 	}
 }
 
 // seqOf is the seq in the id of a row, which begins with its event's.
 func seqOf(prefix, id string) (int64, bool) {
 	digits, ok := strings.CutPrefix(id, prefix)
-	if n := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); n >= 0 {
-		digits = digits[:n]
+	if ok = ok && len(digits) >= seqDigits; !ok {
+		return 0, false
 	}
-	seq, err := strconv.ParseInt(digits, 10, 64)
-	return seq, ok && err == nil && seq < seqEnd
+	seq, err := strconv.ParseUint(digits[:seqDigits], 10, 63)
+	return int64(seq), err == nil
 }

@@ -61,7 +61,7 @@ func TestParkedPages(t *testing.T) {
 			require.NoError(t, err)
 			require.LessOrEqual(t, len(page), limit)
 			sent := mon.finds()
-			require.LessOrEqual(t, len(sent), 2+2*5, "spans get wider")
+			require.LessOrEqual(t, len(sent), 2+5, "spans get wider")
 			for _, cmd := range sent {
 				if where, sorts := sortedParked(cmd.body); sorts {
 					n, err := store.Database().Collection("trigger_effects").CountDocuments(ctx, where)
