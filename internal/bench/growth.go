@@ -132,6 +132,8 @@ type ServerMemory struct {
 	RSSPeakBytes int64 `json:"rss_peak_bytes"`
 	// Warned is how many lines the server logged, at Warn and above.
 	Warned int `json:"warned"`
+	// Log is the end of that.
+	Log string `json:"log,omitempty"`
 }
 
 // growth is one such run under way.

@@ -179,7 +179,7 @@ func (g *growth) memory(ctx context.Context) (err error) {
 	}
 	g.report.Memory = &ServerMemory{
 		PendingRows: g.Pending, Lanes: pendingTenants * pendingBots, Launched: w.launched.count(),
-		RSSPeakBytes: peakRSSOf(strconv.Itoa(cmd.Process.Pid)), Warned: log.lines(),
+		RSSPeakBytes: peakRSSOf(strconv.Itoa(cmd.Process.Pid)), Warned: log.lines(), Log: log.String(),
 	}
 	if m := g.report.Memory; m.RSSPeakBytes > RSSMax {
 		g.failed("a server with %s pending rows had %d MiB resident, more than %d", size(m.PendingRows), m.RSSPeakBytes>>20, RSSMax>>20)

@@ -61,6 +61,9 @@ func (g *Growth) String() string {
 	if m := g.Memory; m != nil {
 		fmt.Fprintf(&b, "\nmemory, %s pending rows in %d lanes: %d MiB resident at most, while %d were launched; %d warnings\n",
 			size(m.PendingRows), m.Lanes, m.RSSPeakBytes>>20, m.Launched, m.Warned)
+		if m.Log != "" {
+			fmt.Fprintln(&b, m.Log)
+		}
 	}
 	b.WriteByte('\n')
 	for _, f := range g.Failures {
