@@ -319,13 +319,13 @@ func TestIndexesAreUsed(t *testing.T) {
 	require.NoError(t, err)
 	var counts []string
 	for _, find := range mon.finds() {
-		p := explain(t, store, find.body)
+		p := planOf(t, store, find.body)
 		t.Logf("%-24s %-13s %s", "FleetCount", find.name+" "+find.coll, p)
 		if find.coll == "pauses" {
 			continue // a few, and all of them
 		}
-		require.Empty(t, p.scans)
-		counts = append(counts, strings.Join(append(p.indexes, find.coll), " "))
+		require.Empty(t, p.Scans)
+		counts = append(counts, strings.Join(append(p.Indexes, find.coll), " "))
 	}
 	live, parked := "live_tenant_lane trigger_effects", "parked_tenant_state trigger_effects"
 	require.Equal(t, []string{live, live, live, live, parked, parked, parked, "dirty_drain_after tenant_heads", "paused trigger_subscriptions"}, counts)
