@@ -111,3 +111,16 @@ func TestLogFlags(t *testing.T) {
 	require.Zero(t, p.code)
 	require.Empty(t, p.result(t).err)
 }
+
+func TestTerminal(t *testing.T) {
+	t.Parallel()
+	require.False(t, terminal(newOutput()))
+	f, err := os.Create(t.TempDir() + "/log")
+	require.NoError(t, err)
+	defer f.Close()
+	require.False(t, terminal(f), "a file is read by machines")
+	device, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	defer device.Close()
+	require.True(t, terminal(device), "as a terminal is, it is a character device")
+}

@@ -79,15 +79,25 @@ func (f sealFlags) sealer() (trigger.Sealer, error) {
 // logFlags shape the log, which goes to standard error.
 type logFlags struct {
 	LogLevel  string `help:"Least level to log: ${enum}." enum:"debug,info,warn,error" default:"info"`
-	LogFormat string `help:"Form of the log: ${enum}." enum:"json,console" default:"json"`
+	LogFormat string `help:"Form of the log: ${enum}. auto is console on a terminal, else json." enum:"auto,json,console" default:"auto"`
 }
 
 func init() { zerolog.TimeFieldFormat = time.RFC3339Nano } // a global of the package: set once
 
 func (f logFlags) logger(w io.Writer) zerolog.Logger {
 	level, _ := zerolog.ParseLevel(f.LogLevel) // the enum admits only levels
-	if f.LogFormat == "console" {
+	if f.LogFormat == "console" || f.LogFormat == "auto" && terminal(w) {
 		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.TimeOnly, NoColor: true}
 	}
 	return zerolog.New(zerolog.SyncWriter(w)).Level(level).With().Timestamp().Logger()
+}
+
+// terminal reports whether somebody watches what is written.
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

@@ -3,6 +3,7 @@ package boardmongo_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 

@@ -145,7 +145,7 @@ func (a *API) fail(err error) error {
 	case errors.As(err, &status): // one of ours, from within a change
 		return status
 	case errors.Is(err, tracker.ErrPendingFull):
-		a.Logger.Warn().Err(err).Msg("API: card is full")
+		a.Logger.Warn().Err(err).Msg("API: the card is full of pending events")
 		return huma.Error503ServiceUnavailable(tracker.ErrPendingFull.Error() + "; try again")
 	case errors.Is(err, tracker.ErrNotFound):
 		return huma.Error404NotFound(notFound)
@@ -156,7 +156,7 @@ func (a *API) fail(err error) error {
 	case errors.As(err, &field):
 		return huma.Error422UnprocessableEntity("refused", field)
 	}
-	a.Logger.Warn().Err(err).Msg("API")
+	a.Logger.Warn().Err(err).Msg("API: the store failed")
 	return huma.Error503ServiceUnavailable("the store does not answer")
 }
 

@@ -34,7 +34,7 @@ func (a *API) audited(api huma.API) func(huma.Context, func(huma.Context)) {
 		}
 		e := a.auditEntry(ctx)
 		if err := a.Store.AuditBegin(ctx.Context(), e); err != nil {
-			a.Logger.Warn().Err(err).Msg("audit")
+			a.Logger.Warn().Err(err).Msg("audit: a call could not be entered and was refused")
 			ctx.SetHeader("Retry-After", retryAfter)
 			_ = huma.WriteErr(api, ctx, http.StatusServiceUnavailable, "the store does not answer")
 			return
@@ -48,7 +48,7 @@ func (a *API) audited(api huma.API) func(huma.Context, func(huma.Context)) {
 		ectx, cancel := context.WithTimeout(context.WithoutCancel(ctx.Context()), afterwards)
 		defer cancel()
 		if err := a.Store.AuditComplete(ectx, e.TenantID, e.ID, end); err != nil {
-			a.Logger.Warn().Err(err).Str("operation", e.Operation).Str("entry", e.ID).Msg("audit: how the call ended could not be entered")
+			a.Logger.Warn().Err(err).Str("operation", e.Operation).Str("tenant", e.TenantID).Str("entry", e.ID).Msg("audit: how the call ended could not be entered")
 		}
 	}
 }

@@ -20,7 +20,7 @@ func (a *API) authenticate(api huma.API) func(huma.Context, func(huma.Context)) 
 	return func(ctx huma.Context, next func(huma.Context)) {
 		refuse := func(status int, detail string) { _ = huma.WriteErr(api, ctx, status, detail) }
 		unavailable := func(err error) {
-			a.Logger.Warn().Err(err).Msg("authenticate")
+			a.Logger.Warn().Err(err).Msg("API: a token could not be looked up")
 			ctx.SetHeader("Retry-After", retryAfter)
 			refuse(http.StatusServiceUnavailable, "the store does not answer")
 		}

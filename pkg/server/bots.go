@@ -135,7 +135,7 @@ func (a *API) registerBots(api huma.API) {
 		}
 		// A pause that stayed would hold its rows up for good.
 		if _, err := a.Dead.Resume(ctx, in.Tenant, in.Bot); err != nil && !errors.Is(err, tracker.ErrNotFound) {
-			a.Logger.Warn().Err(err).Str("tenant", in.Tenant).Str("bot", in.Bot).Msg("API: end the pause of a bot that was deleted")
+			a.Logger.Warn().Err(err).Str("tenant", in.Tenant).Str("bot", in.Bot).Msg("API: the pause of a bot that was deleted could not be ended")
 		}
 		return &one[Deleted]{Deleted{l.danglingAfter(func(l *links) { delete(l.bots, in.Bot) })}}, nil
 	}, named("delete-bot", "Delete the bot. What is for it still ends as bot_gone; what refers to it stays, and says so."))

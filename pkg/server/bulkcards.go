@@ -156,7 +156,7 @@ func (a *API) cardResult(r *trigger.CardChanged) CardResult {
 	case errors.Is(r.Err, tracker.ErrPendingFull):
 		out.Result, out.Detail = "refused", tracker.ErrPendingFull.Error()+"; try again"
 	case r.Err != nil:
-		a.Logger.Warn().Err(r.Err).Msg("API: bulk change of cards")
+		a.Logger.Warn().Err(r.Err).Msg("API: a card of a bulk change could not be written")
 		out.Result = "unknown"
 	case r.Card == nil: // there is none, and nothing was made
 		out.Result = "not_found"

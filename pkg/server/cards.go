@@ -275,6 +275,6 @@ func (a *API) relay(ctx context.Context, tenantID, cardID string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), relayWait)
 	defer cancel()
 	if _, err := a.Board.Relay.Card(ctx, tenantID, cardID); err != nil {
-		a.Logger.Warn().Err(err).Str("tenant", tenantID).Str("card", cardID).Msg("API: relay")
+		a.Logger.Warn().Err(err).Str("tenant", tenantID).Str("card", cardID).Msg("API: the relay did not get through, the sweeper goes on with it")
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/triggerd/triggerd/pkg/server/github"
 	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
@@ -52,10 +54,6 @@ func (s *Server) hook(w http.ResponseWriter, r *http.Request) {
 	if id := r.Header.Get(github.HeaderDelivery); deliveryIDForm.MatchString(id) { // anybody may send anything
 		log = log.With().Str("delivery", id).Logger()
 	}
-	unavailable := func(err error, what string) {
-		log.Warn().Err(err).Msg("hook: " + what)
-		writeProblem(w, http.StatusServiceUnavailable, "the delivery could not be stored; deliver it again")
-	}
 	if !tracker.ValidTenantID(tenantID) || !tracker.ValidTenantID(hookID) {
 		writeProblem(w, http.StatusNotFound, notFound)
 		return
@@ -66,7 +64,7 @@ func (s *Server) hook(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err != nil {
-		unavailable(err, "look up hook")
+		unstored(w, log.Warn().Err(err), "hook: the hook could not be looked up")
 		return
 	}
 	body, ok := readBody(w, r)
@@ -75,7 +73,7 @@ func (s *Server) hook(w http.ResponseWriter, r *http.Request) {
 	}
 	signed, err := s.signed(hook, body, r.Header.Get(github.HeaderSignature))
 	if err != nil {
-		unavailable(err, "open the hook's secret")
+		unstored(w, log.Warn().Err(err), "hook: the hook's secret could not be opened")
 		return
 	}
 	if !signed {
@@ -96,10 +94,16 @@ func (s *Server) hook(w http.ResponseWriter, r *http.Request) {
 	case "ping":
 		writeJSON(w, http.StatusOK, HookAnswer{Status: "pong"})
 	case "issues":
-		s.issue(w, r, hook, deliveryID, body, unavailable)
+		s.issue(w, r, hook, deliveryID, body, &log)
 	default:
 		ignore(w, "deliveries of "+event+" are not used")
 	}
+}
+
+// unstored answers a delivery that could not be stored, and logs why.
+func unstored(w http.ResponseWriter, log *zerolog.Event, message string) {
+	log.Msg(message)
+	writeProblem(w, http.StatusServiceUnavailable, "the delivery could not be stored; deliver it again")
 }
 
 // signed reports whether the delivery is signed with the hook's secret, or
@@ -171,7 +175,7 @@ func checkDelivery(r *http.Request, event, deliveryID string, body []byte) error
 // issue stores one `issues` delivery: the card's one conditional write holds
 // the change, its event and the delivery's id, so that what failed before it
 // was stored is accepted when it comes again.
-func (s *Server) issue(w http.ResponseWriter, r *http.Request, hook *trigger.Hook, deliveryID string, body []byte, unavailable func(error, string)) {
+func (s *Server) issue(w http.ResponseWriter, r *http.Request, hook *trigger.Hook, deliveryID string, body []byte, log *zerolog.Logger) {
 	d, err := github.ParseIssue(body)
 	if err != nil {
 		writeProblem(w, http.StatusBadRequest, err.Error())
@@ -187,7 +191,7 @@ func (s *Server) issue(w http.ResponseWriter, r *http.Request, hook *trigger.Hoo
 	answer := HookAnswer{Status: "duplicate", CardID: cardID}
 	seen, err := s.p.Store.DeliverySeen(ctx, hook.TenantID, hook.ID, deliveryID)
 	if err != nil {
-		unavailable(err, "look up delivery")
+		unstored(w, log.Warn().Err(err), "hook: could not look whether the delivery came before")
 		return
 	}
 	var changed tracker.Changed
@@ -199,7 +203,7 @@ func (s *Server) issue(w http.ResponseWriter, r *http.Request, hook *trigger.Hoo
 		if d.ByBot() {
 			// It may be the answer to a launch: a loop is told by its cause.
 			if mapping.Cause, err = trigger.InheritedCause(ctx, s.p.Store, hook.TenantID, hook.BoardID, cardID, s.p.Store.Now()); err != nil {
-				unavailable(err, "look up the cause")
+				unstored(w, log.Warn().Err(err), "hook: the cause could not be looked up")
 				return
 			}
 		}
@@ -210,18 +214,18 @@ func (s *Server) issue(w http.ResponseWriter, r *http.Request, hook *trigger.Hoo
 			return
 		}
 		if errors.Is(err, tracker.ErrPendingFull) {
-			s.log.Warn().Err(err).Str("tenant", hook.TenantID).Str("card", cardID).Msg("hook: card is full")
+			log.Warn().Err(err).Str("card", cardID).Msg("hook: the card is full of pending events")
 			writeProblem(w, http.StatusServiceUnavailable, tracker.ErrPendingFull.Error()+"; deliver it again")
 			return
 		}
 		if err != nil {
-			unavailable(err, "store delivery")
+			unstored(w, log.Warn().Err(err), "hook: the delivery could not be stored")
 			return
 		}
 		// The card holds the id of a delivery that was stored just now: this
 		// record is for the days after it has forgotten.
 		if err := s.p.Store.DeliveryRecord(ctx, hook.TenantID, hook.ID, deliveryID, s.p.Store.Now()); err != nil {
-			s.log.Warn().Err(err).Str("tenant", hook.TenantID).Msg("hook: record delivery")
+			log.Warn().Err(err).Str("card", cardID).Msg("hook: the delivery's id could not be recorded for later")
 		}
 	}
 	if changed.Written {
@@ -232,7 +236,7 @@ func (s *Server) issue(w http.ResponseWriter, r *http.Request, hook *trigger.Hoo
 	defer rcancel()
 	seqs, err := s.board.Relay.Card(rctx, hook.TenantID, cardID)
 	if err != nil {
-		s.log.Warn().Err(err).Msg("hook: relay")
+		log.Warn().Err(err).Str("card", cardID).Msg("hook: the relay did not get through, the sweeper goes on with it")
 	}
 	if changed.Event != nil {
 		answer.Event, answer.Seq = string(changed.Event.Kind), seqs[changed.Event.EID]

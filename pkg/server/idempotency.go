@@ -63,7 +63,7 @@ func (a *API) idempotent(api huma.API) func(huma.Context, func(huma.Context)) {
 		have, again, err := a.Store.CreateKeyReserve(ctx.Context(), asked)
 		switch {
 		case err != nil:
-			a.Logger.Warn().Err(err).Msg("reserve an Idempotency-Key")
+			a.Logger.Warn().Err(err).Msg("API: an Idempotency-Key could not be reserved")
 			ctx.SetHeader("Retry-After", retryAfter)
 			refuse(http.StatusServiceUnavailable, "the store does not answer")
 			return
@@ -80,7 +80,7 @@ func (a *API) idempotent(api huma.API) func(huma.Context, func(huma.Context)) {
 			release, cancel := context.WithTimeout(context.WithoutCancel(ctx.Context()), afterwards)
 			defer cancel()
 			if err := a.Store.CreateKeyRelease(release, *have); err != nil {
-				a.Logger.Warn().Err(err).Msg("release an Idempotency-Key")
+				a.Logger.Warn().Err(err).Msg("API: an Idempotency-Key could not be released")
 			}
 		}
 	}

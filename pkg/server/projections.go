@@ -164,7 +164,7 @@ func (a *API) saveProjection(ctx context.Context, p *trigger.Projection) error {
 		// That it could not be read is no reason to take back what fitted
 		// before.
 		if err != nil {
-			a.Logger.Warn().Err(err).Str("tenant", p.TenantID).Str("projection", p.ID).Msg("API: look again whether a projection fits the others")
+			a.Logger.Warn().Err(err).Str("tenant", p.TenantID).Str("projection", p.ID).Msg("API: could not look again whether a projection fits the others")
 		}
 		return nil
 	}

@@ -99,7 +99,7 @@ func (s *secrets[T]) begin(v *T, tenantID, id, given string) (made string, write
 }
 
 func (s *secrets[T]) unopened(err error) error {
-	s.Logger.Warn().Err(err).Msg("API: open a secret")
+	s.Logger.Warn().Err(err).Msg("API: a secret could not be opened with the seal key")
 	return huma.Error409Conflict("the secret that it has can't be opened with the server's seal key: set the key that it was sealed with")
 }
 

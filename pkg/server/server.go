@@ -156,6 +156,7 @@ func New(p Params) (*Server, error) {
 	if (p.TLSCert == "") != (p.TLSKey == "") {
 		return nil, tracker.Fieldf("--tls-cert", "goes with --tls-key")
 	}
+	p.Logger = p.Logger.With().Str("replica", p.Name).Logger()
 	s := &Server{p: p, log: p.Logger, failed: make(chan error, 1), meters: newMeters()}
 	if store, ok := p.Store.(interface {
 		ObserveCommands(f func(name string, took time.Duration, ok bool))
@@ -268,7 +269,7 @@ func (s *Server) Start(ctx context.Context) error {
 		return err
 	}
 	s.ready.Store(true)
-	s.log.Info().Str("listen", ln.Addr().String()).Bool("tls", s.p.TLSCert != "").Str("replica", s.p.Name).Msg("ready")
+	s.log.Info().Str("listen", ln.Addr().String()).Bool("tls", s.p.TLSCert != "").Msg("ready")
 	return nil
 }
 
@@ -304,7 +305,7 @@ func (s *Server) syncClock(ctx context.Context) {
 		if err == nil {
 			epoch = now // else it is tried again at once
 		} else if ctx.Err() == nil {
-			s.log.Warn().Err(err).Msg("measure the database's clock")
+			s.log.Warn().Err(err).Msg("the database's clock could not be measured")
 		}
 	}
 }
@@ -346,5 +347,5 @@ func (s *Server) Stop() {
 	s.tail.Stop()
 	s.members.Stop()
 	s.clock.Stop()
-	s.log.Info().Str("replica", s.p.Name).Msg("stopped")
+	s.log.Info().Msg("stopped")
 }

@@ -352,7 +352,7 @@ func TestW11_TheClockIsMeasuredAgain(t *testing.T) {
 		}()
 		time.Sleep(5*time.Minute + time.Second) // of the bubble's clock
 		require.GreaterOrEqual(t, store.syncs.Load(), int32(10))
-		require.Contains(t, b.logs.String(), "measure the database's clock")
+		require.Contains(t, b.logs.String(), "the database's clock could not be measured")
 		cancel()
 		<-done
 	})
@@ -373,5 +373,6 @@ func TestTheLogIsJSON(t *testing.T) {
 	require.GreaterOrEqual(t, len(lines), 3, "ready, effect done, stopped")
 	for _, line := range lines {
 		require.True(t, json.Valid([]byte(line)), line)
+		require.Contains(t, line, `"replica":"replica-1"`)
 	}
 }

@@ -71,7 +71,7 @@ func (a *Announcer) run(ctx context.Context) {
 			due = due.Add(-announceStepIn)
 		}
 		if err := a.Announce(ctx, due); err != nil && ctx.Err() == nil {
-			a.Logger.Warn().Err(err).Msg("announce parked rows")
+			a.Logger.Warn().Err(err).Msg("announcer: a round failed, the next one goes on")
 		}
 		a.wake.Wait(ctx, jitter(orDefault(a.Every, AnnounceEveryDefault)))
 	}
@@ -118,7 +118,7 @@ func (a *Announcer) tenant(ctx context.Context, rows []Effect) error {
 		switch {
 		case errors.Is(err, ErrEventExists):
 			// Another version has told of it in other words.
-			a.Logger.Warn().Err(err).Str("tenant", rows[0].TenantID).Msg("announce parked rows: told before")
+			a.Logger.Warn().Err(err).Str("tenant", rows[0].TenantID).Msg("announcer: another version has told of it in other words")
 		case err != nil:
 			return errors.Join(fmt.Errorf("announce %d rows: %w", len(rows), err), a.Outbox.EffectsAnnounced(ctx, rows, a.Clock.Now().Add(announceRetry)))
 		}

@@ -138,7 +138,7 @@ func (b *births) giveUp() {
 	if len(back) > 0 {
 		w.inflight.Go(func() {
 			if err := w.settler.try(back); err != nil {
-				w.Logger.Warn().Err(err).Int("rows", len(back)).Msg("worker: hand back rows of an insert that failed")
+				w.Logger.Warn().Err(err).Int("rows", len(back)).Msg("worker: rows of an insert that failed could not be handed back, they wait for their leases")
 			}
 		})
 	}

@@ -288,7 +288,7 @@ func (b *Board) ChangeMany(ctx context.Context, tenantID string, cardIDs []strin
 	}
 	// All is durable; the relay's trouble is not the caller's (section 2).
 	if _, rerr := b.Relay.CardMany(ctx, tenantID, cardIDs); rerr != nil {
-		b.Relay.Logger.Warn().Err(rerr).Str("tenant", tenantID).Msg("relay after a bulk change")
+		b.Relay.Logger.Warn().Err(rerr).Str("tenant", tenantID).Msg("board: the relay after a bulk change did not get through, the sweeper goes on with it")
 	}
 	return out, nil
 }

@@ -142,7 +142,7 @@ func (dl *DeadLetters) decide(ctx context.Context, d Decision) (*Effect, error) 
 	if row.State.Over() && (len(row.Consume) > 0 || row.Plan != nil) {
 		// The row is decided about, whatever becomes of the caller.
 		if err := dl.Release(context.WithoutCancel(ctx), row); err != nil {
-			dl.Logger.Warn().Err(err).Str("effect", row.ID).Msg("dead letters: release consumption")
+			dl.Logger.Warn().Err(err).Str("tenant", row.TenantID).Str("effect", row.ID).Msg("dead letters: a spent label's entry could not be taken off the card")
 		}
 	}
 	return row, nil
@@ -166,7 +166,7 @@ func (dl *DeadLetters) markList(ctx context.Context, list []LaneMark) {
 		return
 	}
 	if err := dl.Lanes.LaneMarkMany(context.WithoutCancel(ctx), list); err != nil {
-		dl.Logger.Warn().Err(err).Int("lanes", len(list)).Msg("dead letters: mark lanes")
+		dl.Logger.Warn().Err(err).Int("lanes", len(list)).Msg("dead letters: lanes could not be marked, the lane sweeper finds them")
 		return
 	}
 	if dl.Wake != nil {

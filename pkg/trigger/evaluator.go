@@ -270,7 +270,7 @@ func (v *Evaluator) consume(ctx context.Context, row *Effect, sub *Subscription,
 // wait for them to reach the log.
 func (v *Evaluator) relay(ctx context.Context, row *Effect, cardID string) {
 	if _, err := v.Board.Relay.Card(ctx, row.TenantID, cardID); err != nil {
-		v.Logger.Warn().Err(err).Str("effect", row.ID).Str("card", cardID).Msg("worker: relay after a change")
+		v.Logger.Warn().Err(err).Str("tenant", row.TenantID).Str("effect", row.ID).Str("card", cardID).Msg("worker: the relay did not get through, the sweeper goes on with it")
 	}
 }
 

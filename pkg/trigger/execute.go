@@ -17,7 +17,7 @@ import (
 func (w *EffectWorker) execute(loop, ctx context.Context, v *Evaluator, row Effect, began time.Time, free func()) {
 	free = sync.OnceFunc(free)
 	defer free()
-	log := w.Logger.With().Str("effect", row.ID).Str("worker", w.Name).Int("attempt", row.Attempts).Logger()
+	log := w.Logger.With().Str("tenant", row.TenantID).Str("effect", row.ID).Str("worker", w.Name).Int("attempt", row.Attempts).Logger()
 	// The lease counts from the moment that its acquisition began.
 	deadline := began.Add(orDefault(w.AttemptDeadline, AttemptDeadlineDefault))
 	if !time.Now().Before(deadline) {
@@ -86,7 +86,7 @@ func (w *EffectWorker) answered(row *Effect, ev Evaluation, log zerolog.Logger) 
 		w.slots.answered(key, true, 0, time.Now())
 	case errors.As(ev.Err, &le) && !le.Permanent:
 		if w.slots.answered(key, false, le.RetryAfter, time.Now()) {
-			log.Warn().Str("tenant", row.TenantID).Str("lane", row.Lane).Msg("worker: the bot fails again and again, its rows wait")
+			log.Warn().Str("lane", row.Lane).Msg("worker: the bot fails again and again, its rows wait")
 		}
 	}
 }
@@ -154,14 +154,14 @@ func (w *EffectWorker) after(ctx context.Context, row *Effect, s Settle, log zer
 		log.Error().Str("error", message).Time("delivery_started_at", row.DeliveryStartedAt).
 			Msg("effect to be reconciled: nobody knows whether its bot was launched")
 	case StateHeld:
-		log.Info().Str("subscription", row.SubscriptionID).Msg("effect held, its subscription is paused")
+		log.Debug().Str("subscription", row.SubscriptionID).Msg("effect held, its subscription is paused")
 	case StateDone:
 		if row.ConsumeMarked {
 			if err := w.Evaluator.Release(ctx, row.TenantID, row.CardID, row.ID); err != nil {
-				log.Warn().Err(err).Msg("worker: release consumption")
+				log.Warn().Err(err).Msg("worker: a spent label's entry could not be taken off the card")
 			}
 		}
-		log.Info().Str("outcome", string(s.Outcome)).Str("run_id", s.RunID).Msg("effect done")
+		log.Debug().Str("outcome", string(s.Outcome)).Str("run", s.RunID).Msg("effect done")
 	}
 	if s.To.Parked() {
 		w.parked()

@@ -102,7 +102,7 @@ func (t *Tail) flag(ctx context.Context, list []failing, upTo int64) {
 		}
 		next.Revision++
 		warn := func(err error, message string) {
-			t.Logger.Warn().AnErr("save", err).Str("tenant", next.TenantID).Str("subscription", next.ID).Str("error", next.Failing).Msg(message)
+			t.Logger.Warn().Err(err).Str("tenant", next.TenantID).Str("subscription", next.ID).Str("why", next.Failing).Msg(message)
 		}
 		saved := !next.Foreign()
 		if saved { // else a save by this version would lose what it does not know of

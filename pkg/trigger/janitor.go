@@ -71,7 +71,7 @@ func (j *Janitor) run(ctx context.Context) {
 			continue
 		}
 		if err := j.Clean(ctx); err != nil && ctx.Err() == nil {
-			j.Logger.Warn().Err(err).Msg("janitor")
+			j.Logger.Warn().Err(err).Msg("janitor: a round failed, the next one goes on")
 		}
 	}
 }

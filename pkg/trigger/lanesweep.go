@@ -73,7 +73,7 @@ func (s *LaneSweeper) run(ctx context.Context) {
 		}
 		began := time.Now()
 		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
-			s.Logger.Warn().Err(err).Msg("sweep lanes")
+			s.Logger.Warn().Err(err).Msg("lane sweeper: a round failed, the next one goes on")
 		}
 		pause = max(orDefault(s.Every, LaneSweepDefault), sweepShare*time.Since(began))
 	}

@@ -45,14 +45,14 @@ func (m *Membership) run(ctx context.Context) {
 	var wait nudge
 	for ctx.Err() == nil {
 		if err := m.Beat(ctx); err != nil && ctx.Err() == nil {
-			m.Logger.Warn().Err(err).Msg("membership: heartbeat")
+			m.Logger.Warn().Err(err).Msg("membership: the heartbeat could not be written")
 		}
 		wait.Wait(ctx, jitter(every))
 	}
 	lctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), every)
 	defer cancel()
 	if err := m.Replicas.ReplicaLeave(lctx, m.Name); err != nil {
-		m.Logger.Warn().Err(err).Msg("membership: leave")
+		m.Logger.Warn().Err(err).Msg("membership: could not say that this replica leaves")
 	}
 }
 

@@ -75,7 +75,7 @@ func (dl *DeadLetters) Resume(ctx context.Context, tenantID, botID string) (bool
 	}
 	late, err := dl.Lanes.LanesLate(context.WithoutCancel(ctx))
 	if err != nil {
-		dl.Logger.Warn().Err(err).Str("tenant", tenantID).Str("bot", botID).Msg("dead letters: lanes of what was resumed")
+		dl.Logger.Warn().Err(err).Str("tenant", tenantID).Str("bot", botID).Msg("dead letters: lanes of what was resumed could not be marked, the lane sweeper finds them")
 		return was, nil
 	}
 	scope := Pause{TenantID: tenantID, BotID: botID}

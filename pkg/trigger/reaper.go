@@ -129,7 +129,7 @@ func (r *Reaper) run(ctx context.Context) {
 			continue
 		}
 		if err := r.Reap(ctx); err != nil && ctx.Err() == nil {
-			r.Logger.Warn().Err(err).Msg("reaper")
+			r.Logger.Warn().Err(err).Msg("reaper: a round failed, the next one goes on")
 		}
 	}
 }

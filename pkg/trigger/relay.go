@@ -263,7 +263,7 @@ func liftHead(ctx context.Context, heads Heads, log zerolog.Logger, tenantID str
 	case l.Created && (l.Log || l.To > 0):
 		log.Warn().Str("tenant", tenantID).Int64("seq", l.To).Msg("the tenant's head was missing; made anew from its log, rows and subscriptions")
 	case !l.Created && l.From < l.To:
-		log.Warn().Str("tenant", tenantID).Int64("from", l.From).Int64("seq", l.To).Msg("the tenant's allocator was behind its log, cursor, rows or subscriptions; lifted")
+		log.Warn().Str("tenant", tenantID).Int64("from_seq", l.From).Int64("seq", l.To).Msg("the tenant's allocator was behind its log, cursor, rows or subscriptions; lifted")
 	}
 	return nil
 }

@@ -83,7 +83,7 @@ func (dl *DeadLetters) resume(ctx context.Context, tenantID, id, by string, set 
 		k, after, more, err = dl.releaseHeld(ctx, s, by, after, deadline)
 		n += k
 		if err != nil {
-			dl.Logger.Warn().Err(err).Str("tenant", tenantID).Str("subscription", id).Msg("dead letters: release held rows")
+			dl.Logger.Warn().Err(err).Str("tenant", tenantID).Str("subscription", id).Msg("dead letters: held rows could not be released, the lane sweeper goes on")
 			break
 		}
 	}

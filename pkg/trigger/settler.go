@@ -156,6 +156,6 @@ func (s *settler) mark(batch []*settling, stands []bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
 	if err := s.lanes.LaneMarkMany(ctx, marks.list()); err != nil {
-		s.log.Warn().Err(err).Int("lanes", len(marks)).Msg("worker: mark lanes of rows to be tried again")
+		s.log.Warn().Err(err).Int("lanes", len(marks)).Msg("worker: lanes of rows to be tried again could not be marked, the lane sweeper finds them")
 	}
 }

@@ -330,7 +330,7 @@ func (g *guarding) hold(ctx context.Context, s *Subscription, rows []*Effect) er
 		if err := g.save(ctx, &next); err != nil {
 			return err
 		}
-		g.Logger.Warn().Str("tenant", g.tenantID).Str("subscription", s.ID).Int64("held_from", from).
+		g.Logger.Warn().Str("tenant", g.tenantID).Str("subscription", s.ID).Int64("from_seq", from).
 			Msg("storm guard: too much is held, what matches from here on is matched again when the subscription is resumed")
 		s = &next
 	}

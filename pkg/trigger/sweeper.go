@@ -42,7 +42,7 @@ func (s *Sweeper) run(ctx context.Context) {
 	var wait nudge
 	for ctx.Err() == nil {
 		if _, err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
-			s.Logger.Warn().Err(err).Msg("sweeper")
+			s.Logger.Warn().Err(err).Msg("sweeper: a round failed, the next one goes on")
 		}
 		wait.Wait(ctx, jitter(orDefault(s.Every, SweepEveryDefault)))
 	}

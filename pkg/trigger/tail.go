@@ -121,7 +121,7 @@ func (t *Tail) run(ctx context.Context) {
 			next = now.Add(jitter(poll))
 			due, n, err := t.due(ctx)
 			if err != nil && ctx.Err() == nil {
-				t.Logger.Warn().Err(err).Msg("tail: look for dirty tenants")
+				t.Logger.Warn().Err(err).Msg("tail: could not look for tenants with work")
 			}
 			tenants = append(tenants, due...)
 			mine += n
@@ -229,7 +229,7 @@ func (t *Tail) serve(ctx context.Context, tenant string, stepsIn bool) {
 			return
 		}
 		if err := t.Heads.HeadDefer(ctx, tenant, t.Clock.Now().Add(retry)); err != nil && ctx.Err() == nil {
-			t.Logger.Warn().Err(err).Str("tenant", tenant).Msg("tail: defer tenant")
+			t.Logger.Warn().Err(err).Str("tenant", tenant).Msg("tail: a failing tenant could not be put off")
 		}
 	}()
 	d, err := t.drain(ctx, tenant, stepsIn)

@@ -175,7 +175,7 @@ func (w *EffectWorker) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		more, err := w.round(ctx, attempts)
 		if err != nil && ctx.Err() == nil {
-			w.Logger.Warn().Err(err).Msg("worker: look for due lanes")
+			w.Logger.Warn().Err(err).Msg("worker: a round failed, the next one goes on")
 		}
 		if !more {
 			w.wake.Wait(ctx, jitter(orDefault(w.Poll, PollDefault)))
@@ -393,10 +393,10 @@ func (w *EffectWorker) reclaim(ctx, attempts context.Context, lane Lane) (bool, 
 	}
 	switch row.State {
 	case StateFailed:
-		w.Logger.Error().Str("effect", row.ID).Str("reason", string(row.Reason)).Msg("effect failed")
+		w.Logger.Error().Str("tenant", row.TenantID).Str("effect", row.ID).Str("reason", string(row.Reason)).Msg("effect failed")
 		return true, nil
 	case StateReconcile:
-		w.Logger.Error().Str("effect", row.ID).Str("claimed_by", row.Worker).Time("delivery_started_at", row.DeliveryStartedAt).
+		w.Logger.Error().Str("tenant", row.TenantID).Str("effect", row.ID).Str("claimed_by", row.Worker).Time("delivery_started_at", row.DeliveryStartedAt).
 			Msg("effect to be reconciled: nobody knows whether its bot was launched")
 		return true, nil
 	}
