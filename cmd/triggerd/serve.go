@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -45,6 +46,7 @@ type serveCmd struct {
 	mongoFlags
 	sealFlags
 	logFlags
+	debugFlags
 	timingFlags
 }
 
@@ -55,7 +57,7 @@ func (c *serveCmd) Run(ctx context.Context, std streams) error {
 	if err := timing.Validate(); err != nil {
 		return err
 	}
-	if err := c.check(); err != nil {
+	if err := errors.Join(c.check(), c.checkDebug()); err != nil {
 		return err
 	}
 	var file *triggersFile
@@ -102,6 +104,12 @@ func (c *serveCmd) Run(ctx context.Context, std streams) error {
 	if c.insecure() {
 		log.Warn().Msg("LISTENING WITHOUT TLS beyond this machine: tokens and cards can be read on the way, unless a proxy or a private network is before it")
 	}
+	// Before the replica, so that a start that hangs can be looked at.
+	stopDebug, err := c.serveDebug(ctx, log)
+	if err != nil {
+		return err
+	}
+	defer stopDebug()
 	if err := replica.Start(ctx); err != nil {
 		return err
 	}
