@@ -515,6 +515,7 @@ type Event struct {
 	Source        string     `json:"source"`
 	TenantId      string     `json:"tenant_id"`
 	ToColumn      *string    `json:"to_column,omitempty"`
+	Traceparent   *string    `json:"traceparent,omitempty"`
 }
 
 // External defines model for External.

@@ -18,6 +18,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
 )
 
@@ -44,6 +45,8 @@ const (
 	HeaderIdempotencyKey = "Idempotency-Key"
 	HeaderAttempt        = "Triggerd-Attempt"
 	HeaderGeneration     = "Triggerd-Generation"
+	// HeaderTraceParent is sent if the launch is part of a trace.
+	HeaderTraceParent = "Traceparent"
 )
 
 // HTTPParams configures an HTTP launcher. The zero value works.
@@ -167,6 +170,9 @@ func (h *HTTP) request(r trigger.LaunchRequest) (*http.Request, error) {
 	header.Set(HeaderIdempotencyKey, r.Key)
 	header.Set(HeaderAttempt, strconv.Itoa(r.Attempt))
 	header.Set(HeaderGeneration, strconv.Itoa(r.Generation))
+	if parent := tracker.ParseTraceParent(r.TraceParent); parent != "" {
+		header.Set(HeaderTraceParent, parent)
+	}
 	header.Set(HeaderWebhookID, r.Key)
 	header.Set(HeaderWebhookTimestamp, timestamp)
 	signed := signature(r.Secret, r.Key, timestamp, []byte(r.Body))

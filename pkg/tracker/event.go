@@ -150,6 +150,9 @@ type BoardEvent struct {
 	// ProjectedSeq, of a change that a projection made, is the seq of the
 	// event that it goes back to.
 	ProjectedSeq int64 `json:"projected_seq,omitempty"`
+	// TraceParent is the trace that the change was made in (W3C Trace Context,
+	// version 00): the caller's, or that of the effect that made the change.
+	TraceParent string `json:"traceparent,omitempty"`
 }
 
 // NewBoardEID returns a fresh id for a board event.

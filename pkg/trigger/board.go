@@ -80,7 +80,7 @@ func (b *Board) changeWith(ctx context.Context, tenantID, cardID string, f track
 			return changedBy(stands), nil
 		}
 		inDoubt = left
-		w, err := b.compute(tenantID, cardID, card, f, tombs)
+		w, err := b.compute(ctx, tenantID, cardID, card, f, tombs)
 		if err != nil {
 			return tracker.Changed{}, wrap(err)
 		}
@@ -132,7 +132,7 @@ func (b *Board) decide(ctx context.Context, inDoubt []*tracker.CardWrite, card *
 
 // compute asks f for the next state and makes the write of it; nil when
 // nothing is to be written.
-func (b *Board) compute(tenantID, cardID string, card *tracker.Card, f tracker.Changer, tombs bool) (*tracker.CardWrite, error) {
+func (b *Board) compute(ctx context.Context, tenantID, cardID string, card *tracker.Card, f tracker.Changer, tombs bool) (*tracker.CardWrite, error) {
 	now := b.Clock.Now()
 	// A tombstone is no card to f; a card made over it is another one, which
 	// takes over what is still pending and consumed.
@@ -166,7 +166,7 @@ func (b *Board) compute(tenantID, cardID string, card *tracker.Card, f tracker.C
 		return nil, err
 	}
 	if event != nil {
-		event.EID, event.At = tracker.NewBoardEID(), now
+		event.EID, event.At, event.TraceParent = tracker.NewBoardEID(), now, tracker.TraceParentOf(ctx)
 		if live == nil || live.ColumnID != next.ColumnID {
 			next.ColumnBy = tracker.ColumnBy{EID: event.EID, Seq: event.ProjectedSeq, At: now, Cause: event.Cause}
 		}
@@ -261,7 +261,7 @@ func (b *Board) ChangeMany(ctx context.Context, tenantID string, cardIDs []strin
 		}
 		index[id] = i
 		card := byID[id]
-		w, err := b.compute(tenantID, id, card, f, false)
+		w, err := b.compute(ctx, tenantID, id, card, f, false)
 		switch {
 		case err != nil:
 			out[i].Err = err

@@ -95,7 +95,7 @@ func (v *Evaluator) card(ctx context.Context, row *Effect) (*tracker.Card, error
 // card only under the row's claim. Everything it did before a crash at any
 // point is found again by the next attempt.
 func (v *Evaluator) Evaluate(ctx context.Context, row *Effect) Evaluation {
-	ev := v.evaluate(ctx, row)
+	ev := v.evaluate(tracker.WithTraceParent(ctx, row.Event.TraceParent), row)
 	if lookup := (*lookupError)(nil); errors.As(ev.Err, &lookup) {
 		ev.Uncounted = true
 	}
@@ -427,6 +427,7 @@ func (v *Evaluator) launch(ctx context.Context, row *Effect, bot *Bot, body stri
 	got, err := v.Launcher.Launch(ctx, LaunchRequest{
 		Key: row.IdempotencyKey(), Attempt: row.Attempts, Generation: row.Generation,
 		URL: bot.URL, Secret: secret, NextSecret: next, Body: body,
+		TenantID: row.TenantID, EffectID: row.ID, SubscriptionID: row.SubscriptionID, BotID: bot.ID, TraceParent: row.Event.TraceParent,
 	})
 	if err != nil {
 		return Evaluation{Err: err, Rendered: body}

@@ -22,6 +22,15 @@ type LaunchRequest struct {
 	NextSecret []byte
 	// Body is the JSON to send, byte for byte.
 	Body string
+
+	// TenantID, EffectID, SubscriptionID and BotID name what is launched.
+	TenantID       string
+	EffectID       string
+	SubscriptionID string
+	BotID          string
+	// TraceParent, if there is one, is handed on (W3C Trace Context): that of
+	// the change which led to the launch.
+	TraceParent string
 }
 
 // Launched is a bot's answer to a launch it accepted.
@@ -116,9 +125,11 @@ func (v *Evaluator) renderLaunch(row *Effect, s *Subscription, b *Bot, card *tra
 	if err != nil {
 		return "", err
 	}
+	event := row.Event
+	event.TraceParent = "" // it travels in a header
 	body := LaunchBody{
 		Type: "launch", EffectID: row.ID, TenantID: row.TenantID,
-		Event:        LaunchEvent{ID: row.Event.ID(), Event: row.Event},
+		Event:        LaunchEvent{ID: row.Event.ID(), Event: event},
 		Card:         LaunchCard{ID: card.ID, Rev: card.Rev, Title: card.Title, Body: card.Body, External: card.External},
 		Subscription: LaunchSubscription{ID: s.ID, Name: s.Name, Revision: s.Revision},
 		Bot:          LaunchBot{ID: b.ID, Name: b.Name},

@@ -110,7 +110,7 @@ func tell(row *Effect) (e Event, ok bool) {
 		BoardEvent: tracker.BoardEvent{
 			EID: toldEID(row), Kind: toldKind(row.State), At: row.UpdatedAt, Actor: tracker.Actor{Kind: tracker.ActorSystem, ID: announcer},
 			BoardID: row.Event.BoardID, CardID: row.CardID, CardRev: row.CardRev,
-			Before: row.Event.After, After: row.Event.After, Cause: cause,
+			Before: row.Event.After, After: row.Event.After, Cause: cause, TraceParent: row.Event.TraceParent,
 		},
 	}, true
 }

@@ -48,6 +48,7 @@ func Run(t *testing.T, open func(t *testing.T) trigger.Store) {
 	runAll(t, open, reaperTests())
 	runAll(t, open, birthTests())
 	runAll(t, open, fleetTests())
+	runAll(t, open, traceTests())
 	for name, test := range map[string]func(*testing.T, *bundle){
 		"TestE1_WriteIsConditionalOnRevAndIncarnation": testE1Conditional,
 		"TestE1_ConcurrentChangesChain":                testE1Chain,
