@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/triggerd/triggerd/internal/seal"
+	"github.com/triggerd/triggerd/internal/tracing"
 	"github.com/triggerd/triggerd/pkg/launch"
 	"github.com/triggerd/triggerd/pkg/server"
 	"github.com/triggerd/triggerd/pkg/trigger"
@@ -60,8 +61,14 @@ func (c *serveCmd) Run(ctx context.Context, std streams) error {
 	if err := errors.Join(c.check(), c.checkDebug()); err != nil {
 		return err
 	}
+	name := replicaName(c.Name)
+	tracer, err := tracing.Start(ctx, tracing.Params{Version: version, Instance: name, Logger: log})
+	if err != nil {
+		return err
+	}
+	stopBy := time.Now()
+	defer func() { tracer.Stop(stopBy) }() // after the replica, whose last spans it sends
 	var file *triggersFile
-	var err error
 	if c.Apply != "" {
 		if file, err = readTriggers(c.Apply); err != nil {
 			return err
@@ -95,8 +102,8 @@ func (c *serveCmd) Run(ctx context.Context, std streams) error {
 	launcher := launch.NewHTTP(launch.HTTPParams{Timeout: c.HTTPTimeout, UserAgent: "triggerd/" + version})
 	defer launcher.Close()
 	replica, err := server.New(server.Params{
-		Store: store, Sealer: sealer, Launcher: launcher, Logger: log, Name: replicaName(c.Name), Timing: timing,
-		Listen: c.Listen, TLSCert: c.TLSCert, TLSKey: c.TLSKey,
+		Store: store, Sealer: sealer, Launcher: launcher, Logger: log, Name: name, Timing: timing,
+		Listen: c.Listen, TLSCert: c.TLSCert, TLSKey: c.TLSKey, Tracer: tracer.Provider(),
 	})
 	if err != nil {
 		return err
@@ -118,6 +125,7 @@ func (c *serveCmd) Run(ctx context.Context, std streams) error {
 	case err = <-replica.Failed():
 	}
 	log.Info().Msg("stopping")
+	stopBy = time.Now().Add(c.Grace)
 	replica.Stop()
 	return err
 }

@@ -117,10 +117,24 @@ func TestTerminal(t *testing.T) {
 	require.False(t, terminal(newOutput()))
 	f, err := os.Create(t.TempDir() + "/log")
 	require.NoError(t, err)
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	require.False(t, terminal(f), "a file is read by machines")
 	device, err := os.Open(os.DevNull)
 	require.NoError(t, err)
-	defer device.Close()
+	defer func() { _ = device.Close() }()
 	require.True(t, terminal(device), "as a terminal is, it is a character device")
+}
+
+// Not parallel, as it is the process's environment. What tracing can't do as
+// asked is refused before a database is looked for.
+func TestTracingIsCheckedAtTheDoor(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+	r := command(t, "serve", "--mongo-uri", nobody)
+	require.Equal(t, exitFailed, r.code)
+	require.Regexp(t, `^triggerd: OTEL_EXPORTER_OTLP_PROTOCOL: must be http/protobuf`, r.err)
+	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "")
+	r = command(t, "serve", "--mongo-uri", "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=10", "--store-timeout", "100ms")
+	require.Equal(t, exitFailed, r.code)
+	require.Contains(t, r.err, "127.0.0.1:1", "it goes on to the database, and stops what it began")
 }

@@ -67,7 +67,7 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.Handle("GET /metrics", s.metricsHandler())
 	mux.HandleFunc("POST /v1/tenants/{tenant}/hooks/{hook}", s.hook)
-	return s.api
+	return traced(s.api, s.p.Tracer)
 }
 
 func (a *API) routes() {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/triggerd/triggerd/internal/startstop"
 	"github.com/triggerd/triggerd/pkg/launch"
@@ -41,6 +42,8 @@ type Params struct {
 	// FleetEvery is how often one of the replicas counts for the fleet's
 	// metrics; trigger.FleetEveryDefault if 0.
 	FleetEvery time.Duration
+	// Tracer, if set, makes spans of the calls to the API and of launches.
+	Tracer trace.TracerProvider
 	// Settled, if set, is called with each settle that stands.
 	Settled func(row trigger.Effect, s trigger.Settle)
 }
@@ -157,6 +160,9 @@ func New(p Params) (*Server, error) {
 		return nil, tracker.Fieldf("--tls-cert", "goes with --tls-key")
 	}
 	p.Logger = p.Logger.With().Str("replica", p.Name).Logger()
+	if p.Tracer != nil {
+		p.Launcher = newTracedLauncher(p.Launcher, p.Tracer)
+	}
 	s := &Server{p: p, log: p.Logger, failed: make(chan error, 1), meters: newMeters()}
 	if store, ok := p.Store.(interface {
 		ObserveCommands(f func(name string, took time.Duration, ok bool))
