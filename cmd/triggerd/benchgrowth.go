@@ -67,10 +67,8 @@ func (c *benchGrowthCmd) Run(ctx context.Context, std streams) error {
 
 // progress tells on a terminal what is under way; done clears the line.
 func progress(std streams) (tell func(format string, args ...any), done func()) {
-	if f, ok := std.err.(*os.File); ok {
-		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-			return func(format string, args ...any) { fmt.Fprintf(f, "\r\x1b[K"+format, args...) }, func() { fmt.Fprint(f, "\r\x1b[K") }
-		}
+	if terminal(std.err) {
+		return func(format string, args ...any) { fmt.Fprintf(std.err, "\r\x1b[K"+format, args...) }, func() { fmt.Fprint(std.err, "\r\x1b[K") }
 	}
 	return nil, func() {}
 }

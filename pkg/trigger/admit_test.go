@@ -2,7 +2,7 @@ package trigger
 
 import (
 	"context"
-	"fmt"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,7 +37,7 @@ func TestW9_SlotsAreLeftToLanesThatAreDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, lane := quickLane()
 		for i := range 56 {
-			s.take(laneKey{"other", fmt.Sprint(i)})
+			s.take(laneKey{"other", strconv.Itoa(i)})
 		}
 		s.looked(true)
 		fresh := laneKey{"acme", "fresh"}
