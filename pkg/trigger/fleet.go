@@ -174,7 +174,7 @@ func (w *FleetWatch) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		if err := w.Look(ctx); err != nil && ctx.Err() == nil {
-			w.Logger.Warn().Err(err).Msg("count for the fleet")
+			w.Logger.Warn().Err(err).Msg("fleet: a round failed, the next one goes on")
 		}
 		wait.Wait(ctx, jitter(max(orDefault(w.Every, FleetEveryDefault), fleetShare*time.Since(began))))
 	}
