@@ -26,7 +26,7 @@ type benchCmd struct {
 	Replicas      int           `env:"-" help:"Replicas, in this process." default:"1"`
 	Slots         int           `env:"-" help:"Effects executing at once, in each replica." default:"64"`
 	Launcher      string        `env:"-" help:"What a launch does: ${enum}. http asks a bot on loopback." enum:"noop,http" default:"noop"`
-	Slices        int           `env:"-" help:"Parts that the events come in; the first warms up." default:"6"`
+	Slices        int           `env:"-" help:"Parts that the events come in; the first warms up." default:"4"`
 	Baseline      bool          `env:"-" help:"Compare with an engine that works one row at a time, on the same log, in turns."`
 	Rate          float64       `env:"-" help:"Changes a second to measure latencies at; 0: don't." default:"0"`
 	RateFor       time.Duration `env:"-" help:"How long, for each of the two latencies." default:"20s"`
