@@ -93,23 +93,14 @@ type watchers struct {
 // watchers reads them, after the events: one whose save was answered before an
 // event was written is seen by that event's batch (T7).
 func (t *Tail) watchers(ctx context.Context, tenantID string) (w watchers, err error) {
-	var perr error
-	var reads sync.WaitGroup
-	reads.Go(func() {
-		perr = safely(func() (err error) {
-			w.projections, err = t.Config.ProjectionList(ctx, tenantID)
-			return err
-		})
-	})
-	w.subs, err = t.cache.load(ctx, t.Config, tenantID)
-	reads.Wait()
-	switch {
-	case err != nil:
+	if w.subs, err = t.cache.load(ctx, t.Config, tenantID); err != nil {
 		return w, fmt.Errorf("subscriptions: %w", err)
-	case w.subs.unknown != nil:
+	}
+	if w.subs.unknown != nil {
 		return w, w.subs.unknown
-	case perr != nil:
-		return w, fmt.Errorf("projections: %w", perr)
+	}
+	if w.projections, err = t.Config.ProjectionList(ctx, tenantID); err != nil {
+		return w, fmt.Errorf("projections: %w", err)
 	}
 	return w, nil
 }

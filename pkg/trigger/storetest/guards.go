@@ -326,12 +326,21 @@ func testW6Spent(t *testing.T, b *bundle) {
 
 func testW6Lookups(t *testing.T, b *bundle) {
 	row, _ := b.owed(t, "x")
-	once := func() func(string) error {
-		cut := failOnce("x")
-		return func(string) error { return cut("x") }
+	// A look-up fails until the row has come to it, however often it is tried.
+	until := func(n int) error {
+		now, err := b.real.EffectGet(context.WithoutCancel(t.Context()), tenant, row.ID)
+		if err == nil && len(now.Errors) >= n {
+			return nil
+		}
+		return errCut
 	}
-	b.setCut(failOnce("CardsGet:before")) // the cards of a claim are read at once
-	b.work(t, 1, looking(once(), once()))
+	b.setCut(func(point string) error {
+		if point != "CardsGet:before" { // the cards of a claim are read at once
+			return nil
+		}
+		return until(3)
+	})
+	b.work(t, 1, looking(func(string) error { return until(1) }, func(string) error { return until(2) }))
 	got := b.row(t, row.ID)
 	require.Equal(t, trigger.OutcomeLaunched, got.Outcome)
 	require.Len(t, got.Errors, 3, "the subscription, the bot and the card could not be read once each")
