@@ -256,6 +256,9 @@ func (s *slots) admit(ctx context.Context, groups []*birthGroup) {
 		s.freed.Wait()
 	}
 	for _, g := range groups {
+		if over && ctx.Err() == nil && s.untold(g) {
+			s.slow(g.lane)
+		}
 		if s.turns[g.lane] == birthsTurn && g.free+g.places > 0 {
 			s.turns[g.lane] = claimsTurn
 		}
@@ -267,12 +270,13 @@ func (s *slots) admit(ctx context.Context, groups []*birthGroup) {
 func (s *slots) chunk(rows []Effect) []Effect {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := time.Now()
 	for i := range rows {
 		lane := laneKey{rows[i].TenantID, rows[i].Lane}
 		switch {
 		case s.fast(lane):
 			return rows[:min(len(rows), birthChunk)]
-		case s.paces[lane] == nil && s.gates[lane] == nil && s.lanes[lane] == 0:
+		case s.paces[lane] == nil && s.gates[lane] == nil && s.lanes[lane] == 0 && s.birthRoom(lane, now) > 0:
 			return rows[:min(len(rows), paceKnown)] // they will tell
 		}
 	}
@@ -290,15 +294,34 @@ func (s *slots) admitNow(groups []*birthGroup) (short bool) {
 		// In a lane whose pace is not known the next rows wait until the first
 		// ones have told it.
 		places, more := s.aheadNow(g.lane, len(g.rows))
-		room, _, until := s.roomNow(g.lane, now)
-		room = max(0, min(room, s.size-s.busy-s.reserved()))
-		g.places, g.free = places, min(len(g.rows)-places, room)
+		g.places, g.free = places, min(len(g.rows)-places, s.birthRoom(g.lane, now))
 		for range g.free {
 			s.takeNow(g.lane)
 		}
-		short = short || more || g.free+g.places < len(g.rows) && until.IsZero() && s.unknown(g.lane) && (room == 0 || s.lanes[g.lane] > g.free)
+		short = short || more || s.untold(g)
 	}
 	return short
+}
+
+// birthRoom is how many rows of the lane may be begun besides those that claims
+// are to take.
+func (s *slots) birthRoom(lane laneKey, now time.Time) int {
+	room, _, _ := s.roomNow(lane, now)
+	return max(0, min(room, s.size-s.busy-s.reserved()))
+}
+
+// untold reports whether there was no room for all rows of the group, while
+// others of its lane are on their way that will tell how fast it is. Slots that
+// other lanes have tell nothing: they may be held for long.
+func (s *slots) untold(g *birthGroup) bool {
+	return g.free+g.places < len(g.rows) && s.unknown(g.lane) && s.lanes[g.lane] > g.free
+}
+
+// slow notes that rows of the lane waited for birthWait or longer in vain:
+// nobody is to wait for it again before its attempts are known to be short.
+func (s *slots) slow(lane laneKey) {
+	p := s.pace(lane)
+	p.n, p.mean = paceKnown, max(p.mean, birthWait)
 }
 
 // giveUp gives back what the groups were admitted.
@@ -338,6 +361,9 @@ func (s *slots) wait(ctx context.Context, lane laneKey, until time.Time) bool {
 	for {
 		n, _, open := s.roomNow(lane, time.Now())
 		switch {
+		case over && ctx.Err() == nil && open.IsZero():
+			s.slow(lane) // or its rows would take all places again
+			return false
 		case over || !open.IsZero():
 			return false
 		case n > 0 && s.size-s.busy > s.reserved():
@@ -352,6 +378,13 @@ func (s *slots) wait(ctx context.Context, lane laneKey, until time.Time) bool {
 func (s *slots) paced(lane laneKey, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	p := s.pace(lane)
+	p.n = min(p.n+1, paceKnown)
+	p.mean += (took - p.mean) / time.Duration(p.n)
+}
+
+// pace returns the lane's pace, to be changed.
+func (s *slots) pace(lane laneKey) *pace {
 	p := s.paces[lane]
 	if p == nil {
 		if len(s.paces) >= pacesMax {
@@ -360,8 +393,7 @@ func (s *slots) paced(lane laneKey, took time.Duration) {
 		p = &pace{}
 		s.paces[lane] = p
 	}
-	p.n = min(p.n+1, paceKnown)
-	p.mean += (took - p.mean) / time.Duration(p.n)
+	return p
 }
 
 func drop[K comparable](m map[K]int, k K) {
