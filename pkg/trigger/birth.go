@@ -42,6 +42,9 @@ func (w *EffectWorker) bear(ctx context.Context, rows []Effect) (*births, int) {
 	b := &births{worker: w, over: run.births.Done}
 	rows = w.slots.chunk(rows)
 	lanes := birthLanes(rows, w.Clock.Now(), run.pauses.Load())
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(run.loop, cancel)() // a stop waits for births
 	w.slots.admit(ctx, lanes)
 	b.began = time.Now()
 	now := w.Clock.Now()
