@@ -454,6 +454,7 @@ func (w *EffectWorker) start(loop, attempts context.Context, lane laneKey, rows 
 	until := time.Now().Add(min(queueWait, half-time.Since(began)))
 	w.inflight.Go(func() {
 		// What they need is read before their attempts begin, all of it at once.
+		read := time.Now()
 		if loop.Err() == nil {
 			v.prepare(attempts, rows)
 		}
@@ -466,7 +467,6 @@ func (w *EffectWorker) start(loop, attempts context.Context, lane laneKey, rows 
 		}
 		gone, cancel := context.WithCancel(loop)
 		defer cancel()
-		read := time.Now()
 		for i, r := range queued {
 			// When one has no turn soon, all that are left are handed back, not
 			// started (W10).
