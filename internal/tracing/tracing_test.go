@@ -101,7 +101,8 @@ func TestStart(t *testing.T) {
 	}
 	on := begin()
 	emit(on, "one")
-	on.Stop(time.Now()) // flushes for a while all the same
+	stop := func(on *Tracing) { on.Stop(time.Now().Add(30 * time.Second)) }
+	stop(on)
 	spans := c.Spans("one")
 	require.Len(t, spans, 1)
 	res := spans[0].Resource
@@ -114,13 +115,13 @@ func TestStart(t *testing.T) {
 	t.Setenv("OTEL_SERVICE_NAME", "boards")
 	on = begin()
 	emit(on, "two")
-	on.Stop(time.Now())
+	stop(on)
 	require.Equal(t, "boards", c.Spans("two")[0].Resource["service.name"])
 
 	t.Setenv("OTEL_TRACES_SAMPLER", "always_off")
 	on = begin()
 	emit(on, "three")
-	on.Stop(time.Now())
+	stop(on)
 	require.Empty(t, c.Spans("three"))
 	require.Empty(t, log.String())
 
@@ -138,22 +139,23 @@ func TestStart(t *testing.T) {
 		emit(on, "four")
 		require.NoError(t, on.provider.ForceFlush(t.Context()))
 	}
-	on.Stop(time.Now())
+	stop(on)
 	require.Equal(t, 1, strings.Count(log.String(), "tracing: spans were lost"), log.String())
 	require.NotContains(t, log.String(), "s3cret")
 
 	t.Log("one that hangs holds up the stop for a while, not for ever")
+	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600000") // it is not the exporter that gives up
 	hang, hung := make(chan struct{}), make(chan struct{}, 10)
 	c.Answer = func(http.ResponseWriter, *http.Request) { hung <- struct{}{}; <-hang }
 	on = begin()
 	emit(on, "five")
 	began := time.Now()
-	on.Stop(began)
+	on.Stop(began) // for a while all the same
 	took := time.Since(began)
 	close(hang)
 	require.NotEmpty(t, hung)
 	require.GreaterOrEqual(t, took, flushLeast-100*time.Millisecond)
-	require.Less(t, took, 4*flushLeast)
+	require.Less(t, took, time.Minute)
 	require.Contains(t, log.String(), "tracing: the last spans were lost")
 }
 
