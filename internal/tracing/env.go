@@ -1,6 +1,9 @@
 package tracing
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"math"
 	"net/url"
 	"os"
 	"strconv"
@@ -20,6 +23,13 @@ const (
 	envSampler     = "OTEL_TRACES_SAMPLER"
 	envSamplerArg  = "OTEL_TRACES_SAMPLER_ARG"
 	envResource    = "OTEL_RESOURCE_ATTRIBUTES"
+)
+
+const (
+	// msMax is the longest time, a day, that a variable may say in milliseconds.
+	msMax = 24 * 60 * 60 * 1000
+	// spansMax bounds a queue and a batch: room for either is made at once.
+	spansMax = 1_000_000
 )
 
 // environment is os.Getenv, in tests another.
@@ -52,7 +62,7 @@ func (env environment) check() (on bool, err error) {
 	default:
 		return false, tracker.Fieldf(envExporter, "must be otlp or none")
 	}
-	for _, check := range []func() error{env.checkEndpoint, env.checkHeaders, env.checkFiles, env.checkSampler} {
+	for _, check := range []func() error{env.checkEndpoint, env.checkExport, env.checkHeaders, env.checkFiles, env.checkNumbers, env.checkSampler} {
 		if err := check(); err != nil {
 			return false, err
 		}
@@ -69,13 +79,24 @@ func (env environment) checkEndpoint() error {
 	case u.User != nil || u.RawQuery != "":
 		return tracker.Fieldf(name, "must have no user and no query: credentials go into "+exporterPrefix+"HEADERS")
 	}
+	if name, insecure := env.otlp("INSECURE"); insecure != "" && strings.EqualFold(insecure, "true") != (u.Scheme == "http") {
+		// It would win: what is to go by TLS would go without.
+		return tracker.Fieldf(name, "contradicts the endpoint, whose http or https says it")
+	}
+	return nil
+}
+
+func (env environment) checkExport() error {
 	if name, protocol := env.otlp("PROTOCOL"); protocol != "" && protocol != "http/protobuf" {
 		return tracker.Fieldf(name, "must be http/protobuf, the one that is spoken here (port 4318 of most collectors)")
 	}
 	if name, timeout := env.otlp("TIMEOUT"); timeout != "" {
-		if ms, err := strconv.Atoi(timeout); err != nil || ms <= 0 {
-			return tracker.Fieldf(name, "must be a number of milliseconds")
+		if ms, err := strconv.Atoi(timeout); err != nil || ms <= 0 || ms > msMax {
+			return tracker.Fieldf(name, "must be a number of milliseconds, at most %d", msMax)
 		}
+	}
+	if name, compression := env.otlp("COMPRESSION"); compression != "" && compression != "gzip" && compression != "none" {
+		return tracker.Fieldf(name, "must be gzip or none")
 	}
 	return nil
 }
@@ -105,16 +126,87 @@ func headerName(s string) bool {
 	})
 }
 
-// checkFiles finds out that a file can't be read before a connection fails
-// without it.
+// checkFiles finds out what is wrong with a file before a connection fails, or
+// comes about, without it.
 func (env environment) checkFiles() error {
-	for _, what := range []string{"CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"} {
-		name, path := env.otlp(what)
-		if path == "" {
+	if name, path := env.otlp("CERTIFICATE"); path != "" {
+		text, err := readFile(name, path)
+		if err != nil {
+			return err
+		}
+		if !x509.NewCertPool().AppendCertsFromPEM(text) {
+			return tracker.Fieldf(name, "names a file without a certificate in PEM")
+		}
+	}
+	for _, prefix := range []string{tracesPrefix, exporterPrefix} {
+		if err := env.checkPair(prefix+"CLIENT_CERTIFICATE", prefix+"CLIENT_KEY"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkPair looks at a client's certificate and its key. One is nothing without
+// the other.
+func (env environment) checkPair(certName, keyName string) error {
+	certPath, keyPath := env.get(certName), env.get(keyName)
+	switch {
+	case certPath == "" && keyPath == "":
+		return nil
+	case certPath == "":
+		return tracker.Fieldf(certName, "is missing; %s needs it", keyName)
+	case keyPath == "":
+		return tracker.Fieldf(keyName, "is missing; %s needs it", certName)
+	}
+	cert, err := readFile(certName, certPath)
+	if err != nil {
+		return err
+	}
+	key, err := readFile(keyName, keyPath)
+	if err != nil {
+		return err
+	}
+	if _, err := tls.X509KeyPair(cert, key); err != nil {
+		return tracker.Fieldf(keyName, "names no key in PEM that fits the certificate in %s", certName)
+	}
+	return nil
+}
+
+// readFile reads the file that a variable names; its error doesn't.
+func readFile(name, path string) ([]byte, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, tracker.Fieldf(name, "names a file that can't be read")
+	}
+	return text, nil
+}
+
+// checkNumbers refuses numbers that the library would ignore, or panic at, or
+// that would have it send without a pause.
+func (env environment) checkNumbers() error {
+	for _, n := range []struct {
+		name        string
+		least, most int
+	}{
+		{"OTEL_BSP_SCHEDULE_DELAY", 1, msMax},
+		{"OTEL_BSP_EXPORT_TIMEOUT", 0, msMax},
+		{"OTEL_BSP_MAX_QUEUE_SIZE", 1, spansMax},
+		{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 1, spansMax},
+		{"OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", -1, math.MaxInt32},
+		{"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", -1, math.MaxInt32},
+		{"OTEL_SPAN_EVENT_COUNT_LIMIT", -1, math.MaxInt32},
+		{"OTEL_SPAN_LINK_COUNT_LIMIT", -1, math.MaxInt32},
+		{"OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT", -1, math.MaxInt32},
+		{"OTEL_LINK_ATTRIBUTE_COUNT_LIMIT", -1, math.MaxInt32},
+		{"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", -1, math.MaxInt32},
+		{"OTEL_ATTRIBUTE_COUNT_LIMIT", -1, math.MaxInt32},
+	} {
+		value := env(n.name) // not trimmed: the library does not trim these
+		if value == "" {
 			continue
 		}
-		if _, err := os.ReadFile(path); err != nil {
-			return tracker.Fieldf(name, "names a file that can't be read")
+		if got, err := strconv.Atoi(value); err != nil || got < n.least || got > n.most {
+			return tracker.Fieldf(n.name, "must be a number from %d to %d", n.least, n.most)
 		}
 	}
 	return nil
