@@ -53,7 +53,6 @@ type serveCmd struct {
 
 // Run serves until the context ends.
 func (c *serveCmd) Run(ctx context.Context, std streams) error {
-	log := c.logger(std.err)
 	timing := c.timing(c.StoreTimeout)
 	if err := timing.Validate(); err != nil {
 		return err
@@ -62,6 +61,8 @@ func (c *serveCmd) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	name := replicaName(c.Name)
+	logger := c.logger(std.err) // to which the replica adds its name itself
+	log := logger.With().Str("replica", name).Logger()
 	tracer, err := tracing.Start(ctx, tracing.Params{Version: version, Instance: name, Logger: log})
 	if err != nil {
 		return err
@@ -102,7 +103,7 @@ func (c *serveCmd) Run(ctx context.Context, std streams) error {
 	launcher := launch.NewHTTP(launch.HTTPParams{Timeout: c.HTTPTimeout, UserAgent: "triggerd/" + version})
 	defer launcher.Close()
 	replica, err := server.New(server.Params{
-		Store: store, Sealer: sealer, Launcher: launcher, Logger: log, Name: name, Timing: timing,
+		Store: store, Sealer: sealer, Launcher: launcher, Logger: logger, Name: name, Timing: timing,
 		Listen: c.Listen, TLSCert: c.TLSCert, TLSKey: c.TLSKey, Tracer: tracer.Provider(),
 	})
 	if err != nil {

@@ -138,3 +138,20 @@ func TestTracingIsCheckedAtTheDoor(t *testing.T) {
 	require.Equal(t, exitFailed, r.code)
 	require.Contains(t, r.err, "127.0.0.1:1", "it goes on to the database, and stops what it began")
 }
+
+// All lines of a replica say whose they are, those too that are before it starts
+// and after it has stopped; and none says it twice.
+func TestServeLogsItsName(t *testing.T) {
+	t.Parallel()
+	p := begin(t, "serve", "--listen", "127.0.0.1:0", "--debug-listen", "127.0.0.1:0", "--name", "replica-9")
+	p.err.await(t, `"message":"ready"`)
+	p.interrupt()
+	p.end(t)
+	require.Zero(t, p.result(t).code)
+	for _, message := range []string{"EMBEDDED STORE", "profiles are served", "ready", "stopping", "stopped"} {
+		require.Contains(t, p.err.String(), message)
+	}
+	for line := range strings.Lines(p.err.String()) {
+		require.Equal(t, 1, strings.Count(line, `"replica":"replica-9"`), line)
+	}
+}
