@@ -44,6 +44,9 @@ func (c *benchCmd) Run(ctx context.Context, std streams) error {
 		if c.MongoURI == "" {
 			return tracker.Fieldf("--mongo-uri", "is required, or --store memory")
 		}
+		if c.StoreTimeout <= 0 {
+			return tracker.Fieldf("--store-timeout", "must be positive")
+		}
 		p.MongoURI, p.Database = c.MongoURI, "triggerd_bench_"+strings.ReplaceAll(uuid.NewString()[:13], "-", "")
 	}
 	if c.CPUProfile != "" {

@@ -33,6 +33,9 @@ func (c *benchGrowthCmd) Run(ctx context.Context, std streams) error {
 	if c.MongoURI == "" {
 		return tracker.Fieldf("--mongo-uri", "is required")
 	}
+	if c.StoreTimeout <= 0 {
+		return tracker.Fieldf("--store-timeout", "must be positive")
+	}
 	exe, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("bench: %w", err)
