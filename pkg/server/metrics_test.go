@@ -228,6 +228,9 @@ func TestAlertRules(t *testing.T) {
 	for _, name := range []string{"TriggerdReconcile", "TriggerdReadyRowsWait", "TriggerdDeadLettersGrow", "TriggerdClaimsSlow", "TriggerdTailStands"} {
 		assert.Contains(t, alerts, name)
 	}
+	// Without the database nobody counts: what the fleet's numbers were, most
+	// often that nothing is ready, must not keep it quiet.
+	assert.Contains(t, alerts["TriggerdWorkersStand"], `or max(triggerd_worker_slots{state="free"}) > 0`)
 }
 
 // checkUse checks one use of a metric, and returns the labels that it has.
