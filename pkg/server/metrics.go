@@ -180,12 +180,17 @@ func (s *Server) ended(tell func(float64, ...string)) {
 	}
 }
 
+// fleetToldFor is how old the fleet's numbers may be. A replica that can't read
+// new ones would go on with what is long over beside others that know better,
+// and the max of all is what alerts ask for.
+const fleetToldFor = 5 * time.Minute
+
 // fleetFamilies are the numbers that one replica counts for all (ADR 38).
-// Before there are any they are not told.
+// Before there are any, and once they are old, they are not told; their age is.
 func (s *Server) fleetFamilies() []family {
 	fleet := func(name, help string, labels []string, values func(n *trigger.FleetNumbers, tell func(float64, ...string))) family {
 		return family{name: name, help: help, kind: kindGauge, labels: labels, values: func(tell func(float64, ...string)) {
-			if n, _ := s.fleet.Latest(); n != nil {
+			if n, age := s.fleet.Latest(); n != nil && age <= fleetToldFor {
 				values(n, tell)
 			}
 		}}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/triggerd/triggerd/internal/seal"
 	"github.com/triggerd/triggerd/internal/testdb"
+	"github.com/triggerd/triggerd/pkg/boardmem"
 	"github.com/triggerd/triggerd/pkg/boardmongo"
 	"github.com/triggerd/triggerd/pkg/tracker"
 	"github.com/triggerd/triggerd/pkg/trigger"
@@ -224,4 +225,31 @@ func TestMetrics_OfAFleet(t *testing.T) {
 	for i := 1; i < len(taken); i++ {
 		require.GreaterOrEqual(t, taken[i].Sub(taken[i-1]), meteredEvery*3/4, "two counts in one period")
 	}
+}
+
+type setClock struct{ now time.Time }
+
+func (c *setClock) Now() time.Time { return c.now }
+
+// A replica that can't read the fleet's numbers any more does not go on telling
+// them: the others' are right, and what asks for the max would believe the old.
+func TestMetrics_FleetNumbersThatAreOld(t *testing.T) {
+	t.Parallel()
+	clock := &setClock{now: time.Now()}
+	s := &Server{fleet: &trigger.FleetWatch{Counts: boardmem.New(), Clock: clock, Name: "replica-1"}}
+	require.NoError(t, s.fleet.Look(t.Context()))
+	told := func() (names []string) {
+		for _, f := range s.fleetFamilies() {
+			n := 0
+			f.values(func(float64, ...string) { n++ })
+			if n > 0 {
+				names = append(names, f.name)
+			}
+		}
+		return names
+	}
+	clock.now = clock.now.Add(fleetToldFor)
+	require.Greater(t, len(told()), 5)
+	clock.now = clock.now.Add(time.Second)
+	require.Equal(t, []string{"triggerd_fleet_age_seconds", "triggerd_fleet_counts_total"}, told())
 }
