@@ -16,6 +16,7 @@ func birthTests() map[string]func(*testing.T, *bundle) {
 		"TestW4_BornRowsAreReclaimedOneAtATime":        testBornReclaimed,
 		"TestW10_BornRowsAreHandedBackWithNoAttempt":   testBornHandedBack,
 		"TestR3_BirthChangesNoRowThatIsThere":          testBornLater,
+		"TestW2_LateAndDoubleSettlesTogether":          testW2Together,
 		"TestLanes_OfBornRowsAreDueWhenTheirLeaseEnds": testBornLanes,
 	}
 }
@@ -145,4 +146,40 @@ func testBornLanes(t *testing.T, b *bundle) {
 	second.run(t, 1)
 	got := b.row(t, row.ID)
 	require.Equal(t, []any{trigger.OutcomeLaunched, 2}, []any{got.Outcome, got.Attempts})
+}
+
+// testW2Together: among settles of one claim that end alike some may be late, of
+// rows that went to reconcile meanwhile, and some may come twice: the first one
+// counts, and leaves nothing of the doubt.
+func testW2Together(t *testing.T, b *bundle) {
+	ctx := t.Context()
+	for i := range 4 {
+		b.materialize(t, effect(i+1, lane, b.real.Now()))
+	}
+	rows, err := b.real.EffectClaim(ctx, b.claimParams(lane, 3, time.Minute))
+	require.NoError(t, err)
+	require.Len(t, rows, 3)
+	other := b.claimOne(t, lane, time.Minute)
+	require.NoError(t, b.real.EffectTouch(ctx, rows[0].Fence(), b.real.Now()))
+	doubt := b.done(rows[0])
+	doubt.To, doubt.Outcome, doubt.RunID = trigger.StateReconcile, "", ""
+	require.True(t, b.settle(t, doubt))
+	var settles []trigger.Settle
+	for run, row := range []trigger.Effect{rows[0], rows[1], rows[1], rows[2], other} {
+		s := b.done(row)
+		s.RunID = string(rune('a' + run))
+		settles = append(settles, s)
+	}
+	wrong := b.done(other) // a row by another one's claim
+	wrong.ClaimID = rows[0].ClaimID
+	settles = append(settles[:4:4], wrong, settles[4])
+	stands, err := b.real.EffectSettleMany(ctx, settles)
+	require.NoError(t, err)
+	require.Equal(t, []bool{true, true, true, true, false, true}, stands)
+	for id, run := range map[string]string{rows[0].ID: "a", rows[1].ID: "b", rows[2].ID: "d", other.ID: "e"} {
+		row := b.row(t, id)
+		require.Equal(t, []any{trigger.StateDone, trigger.OutcomeLaunched, run}, []any{row.State, row.Outcome, row.RunID})
+		require.Zero(t, row.AnnounceAt)
+		require.Zero(t, row.DeliveryStartedAt)
+	}
 }
