@@ -49,6 +49,9 @@ func (c *benchCmd) Run(ctx context.Context, std streams) error {
 		}
 		p.MongoURI, p.Database = c.MongoURI, "triggerd_bench_"+strings.ReplaceAll(uuid.NewString()[:13], "-", "")
 	}
+	if err := p.Validate(); err != nil {
+		return err
+	}
 	if c.CPUProfile != "" {
 		f, err := os.Create(c.CPUProfile)
 		if err != nil {

@@ -84,6 +84,8 @@ func (p *GrowthParams) Validate() error {
 		return tracker.Fieldf("--mongo-uri", "is required")
 	case p.Pending < 0 || p.Pending > GrowthMax:
 		return tracker.Fieldf("--pending", "must be 0 to %d", GrowthMax)
+	case len(p.History)+len(p.Backlog)+len(p.Tenants)+p.Pending == 0:
+		return tracker.Fieldf("--history", "or --backlog, --tenants or --pending must say what to measure")
 	case len(p.Tenants) > 0 && (p.IdleFor < time.Second || p.IdleFor > time.Hour):
 		return tracker.Fieldf("--idle-for", "must be 1s to 1h")
 	case p.Pending > 0 && (p.ServeFor < time.Second || p.ServeFor > time.Hour):

@@ -151,11 +151,13 @@ func TestGrowthRefusesByFlag(t *testing.T) {
 		"--idle-for":  func(p *bench.GrowthParams) { p.Tenants, p.IdleFor = []int{10}, 0 },
 		"--serve-for": func(p *bench.GrowthParams) { p.Pending, p.ServeFor = 10, 0 },
 	} {
-		p := bench.GrowthParams{MongoURI: "mongodb://127.0.0.1:1/", Rounds: 1}
+		p := bench.GrowthParams{MongoURI: "mongodb://127.0.0.1:1/", Rounds: 1, Backlog: []int{10}}
 		set(&p)
 		_, err := bench.MeasureGrowth(t.Context(), p)
 		field := (*tracker.FieldError)(nil)
 		require.ErrorAs(t, err, &field, flag)
 		require.Equal(t, flag, field.Field)
 	}
+	_, err := bench.MeasureGrowth(t.Context(), bench.GrowthParams{MongoURI: "mongodb://127.0.0.1:1/", Rounds: 1})
+	require.ErrorContains(t, err, "--history", "nothing to measure")
 }
