@@ -222,7 +222,15 @@ func (c *crashing) check(t *testing.T, n int, row *trigger.Effect) {
 		require.LessOrEqual(t, requests, 1, "%s: never two without an operator", at)
 	}
 	if c.oneShot() {
-		require.LessOrEqual(t, spends, 1, "%s: spent once", at)
+		// The tail of the second process may have come to the label that was
+		// added again: that event's row spends it for itself.
+		most := 1
+		for _, r := range c.rows(t) {
+			if c.born && r.CardID == row.CardID && r.ID != row.ID {
+				most++
+			}
+		}
+		require.LessOrEqual(t, spends, most, "%s: spent once", at)
 		require.LessOrEqual(t, len(bodies), 1, "%s: the same bytes", at)
 	} else {
 		require.Zero(t, spends, at)
