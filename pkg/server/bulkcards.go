@@ -70,7 +70,7 @@ func (a *API) registerBulkCards(api huma.API) {
 			if b.At == "" && card.ColumnID == b.ColumnID {
 				return card.Position, nil
 			}
-			return positions[card.ID], nil
+			return positions[card.ID].chosen(card.Position), nil
 		}))
 	}, named("bulk-move-cards", "Move up to 500 cards of a board to one of its columns. Each is a change of its own."), bulkCards)
 
@@ -91,8 +91,23 @@ func (a *API) registerBulkCards(api huma.API) {
 // bulkCards bounds a body with five hundred ids.
 func bulkCards(o *huma.Operation) { o.MaxBodyBytes = 512 << 10 }
 
+// bulkPosition is where one of the cards goes, and two positions that there is
+// nobody between.
+type bulkPosition struct{ at, low, high string }
+
+// chosen returns the position, another one than the card has in the column that
+// it comes from: one that changes tells that it was chosen.
+func (p bulkPosition) chosen(now string) string {
+	if p.at == now {
+		if other, ok := tracker.PositionsBetween(p.low, p.high, 1); ok {
+			return other[0]
+		}
+	}
+	return p.at
+}
+
 // positions gives each of the cards a position at the column's top or bottom.
-func (a *API) positions(ctx context.Context, tenantID string, b *BulkMoveBody) (map[string]string, error) {
+func (a *API) positions(ctx context.Context, tenantID string, b *BulkMoveBody) (map[string]bulkPosition, error) {
 	first := &tracker.Card{TenantID: tenantID, BoardID: b.BoardID}
 	at, err := a.Board.Position(ctx, first, b.ColumnID, trigger.Place{Top: b.At == "top"}, a.Store.Now())
 	if err != nil {
@@ -111,9 +126,18 @@ func (a *API) positions(ctx context.Context, tenantID string, b *BulkMoveBody) (
 	} else {
 		list = slices.Insert(list, 0, at)
 	}
-	out := make(map[string]string, len(b.Cards))
+	out := make(map[string]bulkPosition, len(b.Cards))
 	for i, id := range b.Cards {
-		out[string(id)] = list[i]
+		p := bulkPosition{at: list[i], low: list[i]}
+		if b.At == "top" {
+			p.low, p.high = "", list[i]
+			if i > 0 {
+				p.low = list[i-1]
+			}
+		} else if i+1 < len(list) {
+			p.high = list[i+1]
+		}
+		out[string(id)] = p
 	}
 	return out, nil
 }

@@ -230,3 +230,30 @@ func TestBotsChangeHasItsCause(t *testing.T) {
 	_, err = b.server.api.changeCard(ctx, &CardInput{TenantInput{"acme"}, "c1"}, &MatchInput{}, (&NamesBody{Add: []NameText{"more"}}).label)
 	require.Error(t, err, "none is made without its cause")
 }
+
+// A card whose new position would be the one that it has in the column it comes
+// from is put there all the same, and not to the bottom.
+func TestBulkMoveToItsOwnPosition(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"top", "bottom"} {
+		b := setup(t)
+		e := b.role(t, trigger.RoleEditor, "acme", "ed")
+		b.newCard(t, "there", func(c *tracker.Card) { c.ColumnID = "done" })
+		n := b.card2(t, "there").Position
+		near, ok := tracker.PositionsBetween("", n, 3)
+		if at == "bottom" {
+			near, ok = tracker.PositionsBetween(n, "", 3)
+		}
+		require.True(t, ok)
+		for i, id := range []string{"x", "y", "z"} {
+			b.newCard(t, id, func(c *tracker.Card) { c.Position = near[i] })
+			require.Equal(t, near[i], b.card2(t, id).Position)
+		}
+		as[BulkChanged](t, 200, b.send(t, e, "POST", acme+"/bulk/cards/move", "", `{"cards":["x","y","z"],"board_id":"board-1","column_id":"done","at":"`+at+`"}`))
+		want := []string{"x", "y", "z", "there"}
+		if at == "bottom" {
+			want = []string{"there", "x", "y", "z"}
+		}
+		require.Equal(t, want, b.order(t, e, "done"), at)
+	}
+}
