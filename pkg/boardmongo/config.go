@@ -31,7 +31,7 @@ func save[T any](ctx context.Context, s *Store, coll, key string, revision int64
 	written := true
 	// Those that take one name at once may wait for each other: whom the server
 	// ended for another one finds that one's there, sooner or later.
-	for ctx.Err() == nil {
+	for {
 		if revision == 1 {
 			_, err = s.db.Collection(coll).InsertOne(ctx, doc[T]{key, v})
 		} else {
@@ -39,7 +39,7 @@ func save[T any](ctx context.Context, s *Store, coll, key string, revision int64
 			res, err = s.db.Collection(coll).ReplaceOne(ctx, bson.D{{Key: "_id", Value: key}, {Key: "revision", Value: revision - 1}}, doc[T]{key, v})
 			written = err != nil || res.MatchedCount > 0
 		}
-		if !contended(err) {
+		if !contended(err) || ctx.Err() != nil {
 			break
 		}
 		time.Sleep(rand.N(100 * time.Millisecond)) //nolint:gosec // jitter is no secret

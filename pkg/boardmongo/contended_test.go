@@ -1,6 +1,7 @@
 package boardmongo_test
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -37,4 +38,15 @@ func TestOneNameAtOnce(t *testing.T) {
 		}
 		require.Equal(t, 1, taken)
 	}
+}
+
+// A save whose caller has left is not told as made.
+func TestSaveOfACallerThatLeft(t *testing.T) {
+	t.Parallel()
+	store := openStore(t, &commands{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.Error(t, store.BotSave(ctx, &trigger.Bot{TenantID: "acme", ID: "b", Name: "b", Revision: 1}))
+	_, err := store.BotGet(t.Context(), "acme", "b")
+	require.ErrorIs(t, err, tracker.ErrNotFound)
 }
